@@ -29,6 +29,7 @@ _HELD = {
     "file": "name or file",
     "model": "model",
     "settings": "file of settings",
+    "names": "file of settings",
 }
 _KINDS = {
     "bool": "on or off",

@@ -1,4 +1,5 @@
-"""`Args`: the flags of a run as the functions of slime's users expect them."""
+"""`Args`: the flags of a run, and what `--custom-config-path` adds, as the functions of slime's
+users expect them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ _SETTLED: dict[str, Callable[[RunConfig], Any]] = {
 
 
 class Args:
-    """The flags of a run as attributes, by the names that slime keeps them under."""
+    """The flags of a run as attributes, by the names that slime keeps them under; and the names of
+    `--custom-config-path`."""
 
     def __init__(self, cfg: RunConfig | None) -> None:
         self._cfg = cfg
@@ -33,7 +35,9 @@ class Args:
             return _SETTLED[name](self._cfg) if value is None and name in _SETTLED else value
         if (switch := f"disable_{name}") in RunConfig.__struct_fields__:
             return not getattr(self._cfg, switch)
+        if name in self._cfg.custom_config_path:
+            return self._cfg.custom_config_path[name]
         raise AttributeError(
             f"args has no {name!r}: it holds the flags of this run, and there is no such flag; "
-            "write the value into your file"
+            "write the value into your file, or name and value into one of --custom-config-path"
         )

@@ -49,7 +49,9 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 #: What a run does: learn from rewarded episodes, imitate dialogues, or only score a model.
 Mode = Literal["policy", "supervised", "eval"]
-Holds = Literal["value", "rows", "folder", "code", "file", "model", "settings", "address", "uri"]
+Holds = Literal[
+    "value", "rows", "folder", "code", "file", "model", "settings", "names", "address", "uri"
+]
 POLICY: frozenset[Mode] = frozenset({"policy"})
 TRAINS: frozenset[Mode] = frozenset({"policy", "supervised"})
 ACTS: frozenset[Mode] = frozenset({"policy", "eval"})
@@ -96,7 +98,8 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     needs        name of the condition (`conditions.py`) under which they do; None: always
     holds        rows: a file of tasks; folder: written to config.toml as an absolute path;
                  code: a name or path of the user's code; file: a name or any file;
-                 model: a directory of weights; settings: a file of settings, or these;
+                 model: a directory of weights; settings: a file of settings, or these; names: the
+                 same, where null is a value;
                  address: of a server, http or https; uri: of a server or a store
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has

@@ -130,8 +130,9 @@ def convert(field: Field, value: Any) -> Any:
     Raises ConfigError that names the flag, the value and what is allowed.
     """
     is_file = isinstance(value, str) and not value.lstrip().startswith("{")
-    if field.fact.holds == "settings" and is_file:
-        place, value = value, without_nulls(settings_of(Path(value), field.flag))
+    if field.fact.holds in ("settings", "names") and is_file:
+        place, value = value, settings_of(Path(value), field.flag)
+        value = without_nulls(value) if field.fact.holds == "settings" else value
         if not value:
             raise ConfigError(f"{field.flag} {place} holds no settings")
     elif field.kind == "json":

@@ -26,6 +26,7 @@ __all__ = [
     "decoded",
     "family_of",
     "finite",
+    "is_passed",
     "spelled",
     "table",
 ]
@@ -88,6 +89,12 @@ def family_of(flag: str) -> tuple[Family, str]:
     found = [family for family in prefixed if flag.startswith(_PREFIXES[family])]
     family: Family = found[0] if found else "megatron"
     return family, flag.removeprefix(_PREFIXES[family]).replace("-", "_")
+
+
+def is_passed(flag: str) -> bool:
+    """Whether `flag`, as the command line has it, is one of a family's."""
+    family, key = family_of(flag)
+    return key in _by_key(family)
 
 
 def check_key(family: Family, key: str, where: str) -> str:

@@ -28,12 +28,27 @@ def dump_config(config: RunConfig) -> str:
     """`config` as TOML: plain values first, then a table for each dictionary. No secrets."""
     asked = msgspec.structs.asdict(without_secrets(config))
     values = {k: v for k, v in asked.items() if v is not None}
+    # TOML has no null: what holds one stands there as its JSON, which a flag takes as well.
+    values |= {k: _json(v, k) for k, v in values.items() if isinstance(v, dict) and _has_null(v)}
     lines = [f"{k} = {_value(v, k)}" for k, v in values.items() if not isinstance(v, dict)]
     for name, items in values.items():
         if isinstance(items, dict) and items:
             lines += ["", f"[{name}]"]
             lines += [f"{_key(k)} = {_value(v, f'{name}.{k}')}" for k, v in items.items()]
     return "\n".join(lines) + "\n"
+
+
+def _has_null(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_null, value.values()))
+    return any(map(_has_null, value)) if isinstance(value, list) else value is None
+
+
+def _json(value: Any, where: str) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where} holds what a configuration file cannot say: {error}") from None
 
 
 def _key(key: str) -> str:

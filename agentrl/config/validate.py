@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
 from agentrl.config.conditions import STREAMING
+from agentrl.config.custom_config import about_custom_config
 from agentrl.config.device import Device
 from agentrl.config.engine_kinds import about_engine_kinds
 from agentrl.config.engine_settings import ways_of_groups
@@ -78,6 +79,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_external_engines(config),
         *about_tracking(config),
         *about_env_vars(config),
+        *about_custom_config(config),
         *_about_data(config),
     ]
     notes: list[str] = []

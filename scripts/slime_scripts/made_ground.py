@@ -86,6 +86,14 @@ _ENGINES: dict[str, list[list[_Group]]] = {
         [("regular", "{n}/2", 2), ("regular", "{n}/4", 1), ("placeholder", "{n}/4", None)]
     ],
 }
+#: Published: what the files of names for hooks hold, which lie beside the scripts.
+_NAMES: dict[str, dict[str, Any]] = {
+    "mis.yaml": {"use_tis": True, "mis_level": "token", "mis_mode": "truncate"},
+    "geo3k_vlm_multi_turn_config.yaml": {
+        "max_turns": 3,
+        "rollout_interaction_env_path": "examples.geo3k_vlm_multi_turn.env_geo3k",
+    },
+}
 
 
 def trained() -> frozenset[str]:
@@ -123,6 +131,9 @@ class Ground:
     def placed(self, argv: Iterable[str]) -> list[str]:
         """`argv` with its absolute paths below the folder; what they name is made."""
         argv = [self._path(word) for word in argv]
+        for place, word in enumerate(argv):
+            if Path(word).name in _NAMES:
+                argv[place] = str(self._names(word))
         given = _given(argv)
         for name in given.get("--hf-checkpoint", []):
             self._model(Path(name), given)
@@ -141,6 +152,12 @@ class Ground:
 
     def _path(self, word: str) -> str:
         return f"{self._folder}{word[word.index('/') :]}" if word.startswith(("/", "./")) else word
+
+    def _names(self, word: str) -> Path:
+        path = self._folder / word
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_NAMES[path.name]))  # which is YAML too
+        return path
 
     def _model(self, folder: Path, given: Mapping[str, list[str]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

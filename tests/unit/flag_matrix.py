@@ -54,6 +54,7 @@ class Ground:
             "SETS": folder / "sets.toml",
             "MIX": folder / "mix.toml",
             "GROUPS": folder / "groups.yaml",
+            "NAMES": folder / "names.yaml",
             "TMP": folder,
         }
         (folder / "model").symlink_to(model)
@@ -70,6 +71,7 @@ class Ground:
             "sglang: [{name: default, server_groups: [{worker_type: regular, num_gpus: 2}, "
             "{worker_type: regular, num_gpus: 1, overrides: {max_running_requests: 4}}]}]\n"
         )
+        self.names["NAMES"].write_text("mis_level: token\n")
         write_rollouts(self.names["ROLLOUTS"], Rollouts(LeaseHeader(1, []), []), lambda _: ())
         (folder / "begun").mkdir()
         begun = parse(self.words(_TRAINED), "train_async").config

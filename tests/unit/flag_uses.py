@@ -108,7 +108,11 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "host", ray_options(config.ray_address, run.ray)
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)
-    yield "hooks", sorted(LearnerHooks(config)._named.items())
+    hooks = LearnerHooks(config)
+    more = {
+        name: getattr(hooks._args, name) for name in ("mis_level",) if hasattr(hooks._args, name)
+    }
+    yield "hooks", (sorted(hooks._named.items()), more)
     if config.mode != "eval":
         yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
         yield "tasks", vars(open_source(config, env_class))

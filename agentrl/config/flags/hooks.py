@@ -4,7 +4,7 @@ What they are given, and what is read of it afterwards, is told by `agentrl.lear
 """
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, flag
 from agentrl.config.flags.profiling import ProfilingFlags
@@ -18,6 +18,16 @@ _flag = partial(flag, group="learner hooks", on_resume=FREE, holds="code")
 class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
     """Functions of the user's that every rank of the learner calls."""
 
+    custom_config_path: Annotated[
+        dict[str, Any],
+        flag(
+            "File of names and values (YAML or TOML) that functions in slime's signatures find in "
+            "their args beside the flags",
+            group="learner hooks",
+            on_resume=FREE,
+            holds="names",
+        ),
+    ] = {}
     custom_megatron_init_path: Annotated[
         str | None,
         _flag(
