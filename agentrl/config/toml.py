@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.config.secrets import without_secrets
 from agentrl.disk import replace_file
@@ -28,8 +29,9 @@ def dump_config(config: RunConfig) -> str:
     """`config` as TOML: plain values first, then a table for each dictionary. No secrets."""
     asked = msgspec.structs.asdict(without_secrets(config))
     values = {k: v for k, v in asked.items() if v is not None}
-    # TOML has no null: what holds one stands there as its JSON, which a flag takes as well.
-    values |= {k: _json(v, k) for k, v in values.items() if isinstance(v, dict) and _has_null(v)}
+    # TOML has no null: names that hold one stand there as their JSON, which the flag takes as well.
+    names = {k for k, field in own_fields().items() if field.fact.holds == "names"}
+    values |= {k: _json(v, k) for k, v in values.items() if k in names and _has_null(v)}
     lines = [f"{k} = {_value(v, k)}" for k, v in values.items() if not isinstance(v, dict)]
     for name, items in values.items():
         if isinstance(items, dict) and items:

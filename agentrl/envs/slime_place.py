@@ -24,7 +24,7 @@ from agentrl import disk
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_stand_in import data_source
-from agentrl.envs.source_journal import Asked, SourceJournal
+from agentrl.envs.source_journal import JournalLine, SourceJournal
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.user_traceback import words_of
 
@@ -107,7 +107,7 @@ class PlacedSource:
         if asked.rows:
             self._note(asked)
 
-    def _begins_again(self, before: list[Asked], asked: Asked) -> bool:
+    def _begins_again(self, before: list[JournalLine], asked: JournalLine) -> bool:
         """Whether what it gives first now is its beginning, as of one whose `load` does not help.
         Rows that come again in each epoch may begin again too: then it must know another place."""
         first = before[0].rows
@@ -136,7 +136,7 @@ class PlacedSource:
                 )
             self._count(asked)
 
-    def _note(self, asked: Asked) -> None:
+    def _note(self, asked: JournalLine) -> None:
         """Where it stands now, and then what it gave: so each line of the journal has its state."""
         self._count(asked)
         if self._keeps:
@@ -147,7 +147,7 @@ class PlacedSource:
             except OSError as error:
                 raise self._unwritten(error) from error
 
-    def _count(self, asked: Asked) -> None:
+    def _count(self, asked: JournalLine) -> None:
         self._asked += 1
         self.num_groups += len(asked.rows)
 
@@ -166,7 +166,7 @@ class PlacedSource:
             "with --resume"
         )
 
-    def _ask(self, source: Any, number: int) -> Asked:
+    def _ask(self, source: Any, number: int) -> JournalLine:
         groups = self._call(source, "get_samples", number)
         if not isinstance(groups, list):
             raise DataError(
@@ -174,7 +174,7 @@ class PlacedSource:
                 f"{self.num_groups} groups; return a list of groups, each a list of samples; at "
                 "the end an empty one"
             )
-        return Asked(number, self._rows_of(groups, self.num_groups))
+        return JournalLine(number, self._rows_of(groups, self.num_groups))
 
     def _call(self, source: Any, method: str, number: int) -> Any:
         call, after = f"{self._whose}: {method}({number})", f"after {self.num_groups} groups"

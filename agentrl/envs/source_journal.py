@@ -16,12 +16,12 @@ import msgspec
 from agentrl import disk
 from agentrl.errors import StoreError
 
-__all__ = ["Asked", "SourceJournal"]
+__all__ = ["JournalLine", "SourceJournal"]
 
 _FILE = "given.jsonl"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class JournalLine(msgspec.Struct, frozen=True):
     """One time that a source was asked: for how many groups, and the rows of the tasks that it
     gave."""
 
@@ -37,7 +37,7 @@ class SourceJournal:
         self._path = folder / _FILE
         self._file: BinaryIO | None = None
 
-    def __iter__(self) -> Iterator[Asked]:
+    def __iter__(self) -> Iterator[JournalLine]:
         """All that was given, in order. Raises StoreError for a line that is none."""
         if not self._path.is_file():
             return
@@ -46,14 +46,14 @@ class SourceJournal:
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    yield msgspec.json.decode(line, type=Asked)
+                    yield msgspec.json.decode(line, type=JournalLine)
                 except msgspec.DecodeError as error:
                     raise StoreError(
                         f"{self._path}: line {number} is spoilt ({error}), and with it the tasks "
                         "that the run was given; bring the file back, or start a new run (--load)"
                     ) from error
 
-    def write(self, asked: Asked) -> None:
+    def write(self, asked: JournalLine) -> None:
         """Durable when it returns. Raises OSError."""
         if self._file is None:
             self._file = self._opened()
