@@ -85,7 +85,8 @@ class Kind(Generic[T]):
     `flag`: where a place is given.
     `is_function`: `pkg.module.name` is a place too, and messages begin with the flag if there is
     one. `synonyms`: places in other projects whose function is one of agentrl's own, by its name.
-    `accepts`: the signatures of a function. `form`: how its definition begins.
+    `accepts`: the signatures of a function; `refused`: others that people bring, each with why it
+    cannot be called. `form`: how its definition begins.
     """
 
     group: str
@@ -98,6 +99,7 @@ class Kind(Generic[T]):
     is_function: bool = False
     synonyms: Mapping[str, str] = field(default_factory=dict)
     accepts: tuple[Signature, ...] = ()
+    refused: tuple[tuple[Signature, str], ...] = ()
     form: str = "def"
 
 
@@ -272,7 +274,10 @@ def _at(kind: Kind[T], place: str) -> T:
         raise ConfigError(f"{home} has no {attribute!r}{hint(attribute, here)}")
     taken = kind.take(found)
     if taken is None:
-        raise ConfigError(f"{place} is {_shown(found)}, not {kind.must_be}; write {kind.write}")
+        why = _why_refused(kind, [found])
+        raise ConfigError(
+            f"{place} is {_shown(found)}, not {kind.must_be}; write {kind.write}{why}"
+        )
     return taken
 
 
@@ -288,12 +293,23 @@ def _only(kind: Kind[T], module: ModuleType, path: str) -> T:
         (only,) = found.values()
         return only
     if not found:
-        raise ConfigError(f"{path} defines no {kind.noun}; write {kind.write}")
+        why = _why_refused(kind, vars(module).values())
+        raise ConfigError(f"{path} defines no {kind.noun}; write {kind.write}{why}")
     flag = f"{kind.flag} " if kind.flag else ""
     raise ConfigError(
         f"{path} defines {len(found)} {kind.noun}s, {', '.join(found)}; say which: "
         f"{flag}{path}:{next(iter(found))}"
     )
+
+
+def _why_refused(kind: Kind[Any], values: Iterable[object]) -> str:
+    """What there is to say of the first of `values` that has a signature which is known, and which
+    nothing here could call."""
+    for value in filter(inspect.isfunction, values):
+        for signature, why in kind.refused:
+            if signature.fits(value):
+                return f" ({place_in(value)} has {why})"
+    return ""
 
 
 def _claims(kind: Kind[T], name: str) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LOSSES", "named_as", "with_loss"]
 
+_SLIMES = Signature(("args", "batch", "logits", "sum_of_sample_mean"), is_slimes=True)
+_NO_LOGITS = (
+    "slime's signature, with logits: here they are not kept, and a loss is given the "
+    "log-probability and the entropy of each label; for sum_of_sample_mean(x) write "
+    '(x * columns["weights"])[columns["mask"]].sum(), of micro_batch.columns'
+)
+
 #: Losses: `(micro_batch, logprobs_T, entropy_T) -> (loss, measures)`, called once for each
 #: micro-batch. `micro_batch.columns` are those of `agentrl.learner.batch` (and `prox` from the
 #: second step of an iteration on); the loss must carry its denominator, which `columns["weights"]`
@@ -26,6 +33,7 @@ __all__ = ["LOSSES", "named_as", "with_loss"]
 LOSSES: Kind[Callable[..., Any]] = hook(
     "loss(micro_batch, logprobs_T, entropy_T)",
     [Signature(("micro_batch", "logprobs_T", "entropy_T"))],
+    refused=((_SLIMES, _NO_LOGITS),),
     group="agentrl.losses",
     noun="loss",
     flag="--custom-loss-function-path",

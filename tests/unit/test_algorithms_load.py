@@ -63,6 +63,16 @@ def test_a_custom_loss_takes_the_credit_of_any_estimator_and_skips_nothing(tmp_p
     assert credits_of(algorithm, group_of([1.0, 1.0])) == [Credit(0.0)] * 2
 
 
+@pytest.mark.parametrize("name", ["", ":mine"])
+def test_a_loss_in_slimes_signature_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    (tmp_path / "loss.py").write_text("def mine(args, batch, logits, sum_of_sample_mean): ...\n")
+    place = f"{tmp_path / 'loss.py'}{name}"
+    cfg = ours(tmp_path, loss_type="custom_loss", custom_loss_function_path=place)
+    said = r"mine \(\S*loss\.py:1\) has slime's signature, with logits: here they are not kept"
+    with pytest.raises(ConfigError, match=rf"write `def loss\(micro_batch, logprobs_T.*{said}"):
+        load_algorithm(cfg)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
