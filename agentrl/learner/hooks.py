@@ -7,8 +7,8 @@
 
 All ranks call any other function at the same place, each with what it holds itself. What it raises
 on one rank ends all of them, as a HookError that names flag and line: no rank is left waiting for
-another. A function that speaks to other ranks by itself must do so on all of them. `args` has the
-flags of the run.
+another. One that does not come back is told in the log. A function that speaks to other ranks by
+itself must do so on all of them. `args` has the flags of the run.
 
 Another hook is a line of `KINDS`, and a `call` at its place.
 """
@@ -22,6 +22,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.errors import HookError
 from agentrl.learner.agreement import together
+from agentrl.learner.slow_hook import told_while_slow
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 
@@ -119,7 +120,8 @@ class LearnerHooks:
 
         def attempted() -> Any:
             try:
-                self._functions[field](self._args, *given)
+                with told_while_slow(self.said(field)):
+                    self._functions[field](self._args, *given)
                 return read()
             except HookError as error:
                 logger.error("%s", error)  # others may be waiting within the function
