@@ -1,6 +1,8 @@
 """The checks of `ifbench`: each instruction kept by one text and broken by another."""
 
+import json
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +10,16 @@ import pytest
 from agentrl.envs.grading.cell import RuleError
 from agentrl.envs.grading.instructions.asked import csv_city
 from agentrl.envs.grading.instructions.checks import CHECKS, is_kept
-from agentrl.envs.grading.instructions.texts import sentences
+from agentrl.envs.grading.instructions.texts import sentences, tokens
 from agentrl.envs.named import load_shipped
 from agentrl.envs.rewards.ifbench import FAMILIES
 
 pytestmark = pytest.mark.anyio
 
+RECORDED = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "fixtures/ifbench_answers.jsonl").open()
+][1:]
 LESS, LEAST = "less than", "at least"
 CITIES = "ID,Country,City,Year,Count\n" + "\n".join(f"{n},a,b,1999,5" for n in range(7))
 PALINDROMES = "level radar civic rotor kayak madam refer tenet stats solos"
@@ -147,9 +153,42 @@ def test_a_text_keeps_an_instruction_or_breaks_it(
     assert not is_kept(instruction, " \n", told)
 
 
-def test_an_abbreviation_ends_no_sentence() -> None:
-    said = 'Dr. No saw J. Bond, e.g. here. "Who?" he said. Really'
-    assert sentences(said) == ["Dr. No saw J. Bond, e.g. here.", '"Who?"', "he said.", "Really"]
+def test_sentences_are_cut_where_punkt_cuts_them() -> None:
+    said = 'Dr. No saw U.S. law at 5 p.m. The end... is it? "Who?" he *said.* 3. So! J. K. was'
+    assert sentences(said) == [
+        "Dr. No saw U.S. law at 5 p.m.",
+        "The end... is it?",
+        '"Who?"',
+        "he *said.",
+        "* 3.",
+        "So!",
+        "J. K. was",
+    ]
+
+
+def test_tokens_are_those_of_the_penn_treebank() -> None:
+    said = "I DON'T, she's; the U.S. 'n' \"they cannot\" pay $3,000.50 -- etc."
+    assert tokens(said) == [
+        *("I", "DO", "N'T", ",", "she", "'s", ";", "the", "U.S.", "'n", "'"),
+        *("''", "they", "can", "not", "''", "pay", "$", "3,000.50", "--", "etc", "."),
+    ]
+
+
+def test_verdicts_are_those_of_the_published_checks() -> None:
+    """On the list of `ifbench_answers.jsonl`, whose first line says how it was recorded."""
+    assert {row["instruction"] for row in RECORDED} == CHECKS.keys()
+    for row in RECORDED:
+        verdict = is_kept(row["instruction"], row["text"], row["kwargs"])
+        assert verdict == row.get("ours", row["kept"]), row
+
+
+def test_a_count_may_be_a_float_as_in_published_rows() -> None:
+    told = {"prompt_to_repeat": "Do it here and now", "n_start": 1.0, "n_end": 3.0}
+    assert is_kept("repeat:repeat_span", "it here and", told)
+    assert is_kept("count:words_japanese", "a 猫 b 犬", {"N": 2.0})
+    assert is_kept(
+        "words:keywords_specific_position", "A. B c", {"keyword": "c", "n": 2.0, "m": 2.0}
+    )
 
 
 async def test_all_instructions_of_a_row_have_to_be_kept() -> None:

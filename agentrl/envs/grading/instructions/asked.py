@@ -2,9 +2,11 @@
 https://arxiv.org/abs/2507.02833, appendix."""
 
 import csv
+import io
 import re
 import string
 import unicodedata
+from collections.abc import Sequence
 from itertools import pairwise
 
 from agentrl.envs.grading.instructions.checks import checks
@@ -16,8 +18,9 @@ Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk D
 Amsterdam Warsaw London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau
 Bern Ljubljana Zagreb
 """
-_OPTION = re.compile(r"[A-Ea-e][.)]\s*\w")
-_SPECIAL = re.compile(r'"[^"]*[^\w\s"][^"]*"')
+_QUESTION = re.compile(r"Question \d+[.|):;]?")
+_OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w")
+_SPECIAL = re.compile(r'".*[^\w\s].*"')
 
 
 def plain(text: str) -> str:
@@ -26,9 +29,23 @@ def plain(text: str) -> str:
 
 
 def table(text: str, separator: str) -> list[list[str]]:
-    """Rows and their fields, with the quotes around them; a separator between quotes is none."""
-    outside = re.compile(rf'{separator}(?=(?:[^"]*"[^"]*")*[^"]*$)')
-    return [[f.strip() for f in outside.split(line)] for line in text.strip().splitlines()]
+    """Rows of CSV and their fields, an empty line being a row without any; no row where it cannot
+    be read, such as for a field that is too long, of a quote that nothing closes."""
+    try:
+        return list(csv.reader(io.StringIO(text), delimiter=separator))
+    except csv.Error:
+        return []
+
+
+def quoted(text: str, separator: str) -> list[list[str]]:
+    """The same, with the quotes around fields kept."""
+    return table(text.replace('"', '"""'), separator)
+
+
+def is_head(text: str, separator: str, names: Sequence[str]) -> bool:
+    """Whether the first line holds these names, each in quotes or not."""
+    pattern = separator.join(f'(?:{name}|"{name}")' for name in names)
+    return re.fullmatch(pattern, text.split("\n")[0].strip()) is not None
 
 
 @checks("custom:multiples")
@@ -49,10 +66,7 @@ def sentence_alphabet(text: str) -> bool:
 
 @checks("custom:csv_city")
 def csv_city(text: str) -> bool:
-    try:
-        rows = list(csv.reader(text.strip().splitlines()))
-    except csv.Error:  # such as a field that is too long, of a quote that nothing closes
-        return False
+    rows = table(text, ",")
     head = ["ID", "Country", "City", "Year", "Count"]
     return len(rows) == 8 and rows[0] == head and all(len(row) == 5 for row in rows)
 
@@ -73,24 +87,31 @@ def date_format_list(text: str) -> bool:
 
 @checks("custom:csv_special_character")
 def csv_special_character(text: str) -> bool:
-    """14 rows under a head, with a special character in a field between quotes."""
-    head, *rows = table(text, ",")
-    names = [field.strip('"') for field in head]
-    if names != ["ProductID", "Category", "Brand", "Price", "Stock"] or len(rows) != 14:
+    """14 rows under a head, with a special character in a field between quotes; rows behind the
+    first such field are not looked at, as published."""
+    names = ["ProductID", "Category", "Brand", "Price", "Stock"]
+    rows = quoted(text, ",")
+    if len(rows) != 15 or not is_head(text, r",[ \t]*", names):
         return False
-    fields = [field for row in rows for field in row]
-    return all(len(row) == 5 for row in rows) and any(map(_SPECIAL.fullmatch, fields))
+    for row in rows[1:]:
+        if len(row) != 5:
+            return False
+        if any(map(_SPECIAL.match, row)):
+            return True
+    return False
 
 
 @checks("custom:csv_quotes")
 def csv_quotes(text: str) -> bool:
     """3 rows under a head, between tabs, with quotes around every field."""
-    rows = table(text, "\t")
-    names = [field.strip('"') for field in rows[0]]
-    if names != ["StudentID", "Subject", "Grade", "Semester", "Score"] or len(rows) != 4:
+    names = ["StudentID", "Subject", "Grade", "Semester", "Score"]
+    rows = quoted(text, "\t")
+    if len(rows) != 4 or not is_head(text, r"\t *", names):
         return False
-    quoted = re.compile('"[^"]*"')
-    return all(len(row) == 5 and all(map(quoted.fullmatch, row)) for row in rows)
+    fields = [field.strip() for row in rows for field in row]
+    return all(len(row) == 5 for row in rows) and all(
+        field[:1] == field[-1:] == '"' for field in fields
+    )
 
 
 @checks("custom:european_capitals_sort")
@@ -101,13 +122,13 @@ def european_capitals_sort(text: str) -> bool:
 @checks("custom:mcq_count_length")
 def mcq_count_length(text: str) -> bool:
     """Four questions, each longer than the one before it, with five options each, and nothing
-    before them."""
-    before, *questions = re.split(r"Question \d+[.):;]?", text)
-    if before or len(questions) != 4:
+    before the first."""
+    questions = [each.strip() for each in _QUESTION.split(text) if each.strip()]
+    if not text.startswith("Question") or len(questions) != 4:
         return False
     lengths = []
     for question in questions:
-        lines = [line.strip() for line in question.splitlines()]
+        lines = [line.strip() for line in question.split("\n")]
         options = [place for place, line in enumerate(lines) if _OPTION.match(line)]
         if len(options) != 5:
             return False
@@ -119,7 +140,7 @@ def mcq_count_length(text: str) -> bool:
 def reverse_newline(text: str) -> bool:
     """Countries of Africa, of which there are 54, from Z to A; what stands above Zimbabwe is no
     part of them, and two may be lacking."""
-    lines = [bared for line in text.splitlines() if (bared := line.strip(EDGES))]
+    lines = [bared for line in text.split("\n") if (bared := line.strip(EDGES))]
     start = next((place for place, line in enumerate(lines) if "Zimbabwe" in line), len(lines))
     names = list(map(plain, lines[start:]))
     return len(names) >= 52 and names == sorted(names, reverse=True)

@@ -41,11 +41,16 @@ def is_kept(instruction: str, text: str, told: Mapping[str, Any]) -> bool:
     lacking = [p.name for p in parameters if p.default is p.empty and told.get(p.name) is None]
     if lacking:
         raise RuleError(f"the instruction {instruction} wants {', '.join(lacking)} in its kwargs")
-    known = {p.name: told[p.name] for p in parameters if told.get(p.name) is not None}
+    known = {p.name: _whole(told[p.name]) for p in parameters if told.get(p.name) is not None}
     try:
         return bool(text.strip()) and check(text, **known)
     except (TypeError, ValueError) as error:
         raise RuleError(f"the instruction {instruction} cannot be read: {error}") from error
+
+
+def _whole(value: Any) -> Any:
+    """A count as the integer that it is: published rows have `5.0`."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def compared(number: int, relation: str, bound: float) -> bool:

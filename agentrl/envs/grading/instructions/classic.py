@@ -9,7 +9,7 @@ from agentrl.envs.grading.instructions.checks import checks, compared
 from agentrl.envs.grading.instructions.texts import sentences, tokens, words
 
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-_FENCE = re.compile(r"^```(?:json|Json|JSON)?|```$")
+_FENCES = ("```json", "```Json", "```JSON", "```")
 
 
 @checks("keywords:existence")
@@ -19,7 +19,7 @@ def existence(text: str, keywords: Sequence[str]) -> bool:
 
 @checks("keywords:frequency")
 def frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    return compared(len(re.findall(keyword, text, re.I)), relation, frequency)
+    return compared(len(re.findall(keyword.strip(), text, re.I)), relation, frequency)
 
 
 @checks("keywords:forbidden_words")
@@ -73,7 +73,8 @@ def number_placeholders(text: str, num_placeholders: int) -> bool:
 @checks("detectable_content:postscript")
 def postscript(text: str, postscript_marker: str) -> bool:
     patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
-    pattern = patterns.get(postscript_marker, postscript_marker.lower())
+    marker = postscript_marker.strip()
+    pattern = patterns.get(marker, marker.lower())
     return re.search(pattern, text.lower()) is not None
 
 
@@ -97,14 +98,16 @@ def number_highlighted_sections(text: str, num_highlights: int) -> bool:
 
 @checks("detectable_format:multiple_sections")
 def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    return len(re.findall(rf"{section_spliter}\s?\d+", text)) >= num_sections
+    return len(re.findall(rf"{section_spliter.strip()}\s?\d+", text)) >= num_sections
 
 
 @checks("detectable_format:json_format")
 def json_format(text: str) -> bool:
-    inner = _FENCE.sub("", text.strip()).strip()
+    inner = text.strip()
+    for fence in _FENCES:
+        inner = inner.removeprefix(fence)
     try:
-        json.loads(inner)
+        json.loads(inner.removesuffix("```").strip())
     except (ValueError, RecursionError):
         return False
     return True

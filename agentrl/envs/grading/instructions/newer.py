@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 from agentrl.envs.grading.instructions.checks import checks
+from agentrl.envs.grading.instructions.emojis import EMOJIS
 from agentrl.envs.grading.instructions.texts import EDGES, bare, sentences, tokens, words
 
 _CONJUNCTIONS = frozenset(["and", "but", "for", "nor", "or", "so", "yet"])
@@ -25,9 +26,6 @@ any none
 _PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-_EMOJI = re.compile(
-    "[\u203c\u2049\u2139\u2190-\u21ff\u231a-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
-)
 _OPTIONS = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
 
 
@@ -83,7 +81,7 @@ def keywords_multiple(
     text: str, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str
 ) -> bool:
     keywords = (keyword1, keyword2, keyword3, keyword4, keyword5)
-    counts = [text.lower().count(keyword.lower()) for keyword in keywords]
+    counts = [text.lower().count(keyword.strip().lower()) for keyword in keywords]
     return counts == [1, 2, 3, 5, 7]
 
 
@@ -179,7 +177,7 @@ def keywords_specific_position(text: str, keyword: str, n: int, m: int) -> bool:
     if len(found) < n:
         return False
     spoken = [token for token in tokens(found[n - 1]) if any(map(str.isalnum, token))]
-    return len(spoken) >= m and spoken[m - 1].lower() == keyword.lower()
+    return len(spoken) >= m and spoken[m - 1].lower() == keyword.strip().lower()
 
 
 @checks("words:words_position")
@@ -188,7 +186,7 @@ def words_position(text: str, keyword: str) -> bool:
     found = [token.lower() for token in tokens(text)]
     if found and found[-1] in string.punctuation:
         found.pop()
-    return len(found) >= 2 and found[1] == found[-2] == keyword.lower()
+    return len(found) >= 2 and found[1] == found[-2] == keyword.strip().lower()
 
 
 @checks("sentence:alliteration_increment")
@@ -209,7 +207,7 @@ def alliteration_increment(text: str) -> bool:
 def keyword(text: str, word: str, N: int) -> bool:  # noqa: N803
     found = sentences(text)
     pattern = rf"\b{re.escape(word)}\b"
-    return len(found) >= N and re.search(pattern, found[int(N) - 1], re.I) is not None
+    return len(found) >= N and re.search(pattern, found[N - 1], re.I) is not None
 
 
 @checks("sentence:increment")
@@ -268,7 +266,13 @@ def newline(text: str) -> bool:
 
 @checks("format:line_indent")
 def line_indent(text: str) -> bool:
-    lines = [line for line in text.split("\n") if line.strip()]
+    """Each line further in than the one above; of empty lines one behind another, only each second
+    is passed over, as published."""
+    lines, place = text.split("\n"), 0
+    while place < len(lines):
+        if not lines[place].strip():
+            lines.remove(lines[place])
+        place += 1
     indents = [len(line) - len(line.lstrip(" ")) for line in lines]
     return all(one < other for one, other in pairwise(indents))
 
@@ -289,9 +293,19 @@ def separators(text: str, sep: str) -> bool:
 
 @checks("format:thesis")
 def thesis(text: str) -> bool:
-    """Something in italics of HTML, and something behind it."""
-    found = re.search(r"<(?:i|em)>(.*?)</(?:i|em)>(.*)", text, re.S)
-    return found is not None and bool(found[1].strip()) and bool(found[2].strip())
+    """Something in italics of HTML, and something behind it. The marks have the length of `<i>`
+    and `</i>`, as published: the rest of a longer one counts as text."""
+    start = _either(text, "<i>", "<em>")
+    end = _either(text[max(start, 0) :], "</i>", "</em>")
+    if start < 0 or end < 0:
+        return False
+    inner, behind = text[start + 3 : start + end], text[start + end + 4 :]
+    return bool(inner.strip()) and bool(behind.strip())
+
+
+def _either(text: str, one: str, other: str) -> int:
+    """Where one is, or else the other; -1 where neither is."""
+    return text.find(one) if one in text else text.find(other)
 
 
 @checks("format:sub-bullets")
@@ -301,13 +315,16 @@ def sub_bullets(text: str) -> bool:
 
 @checks("format:no_bullets_bullets")
 def no_bullets_bullets(text: str) -> bool:
-    """Two sentences or more, then two bullets or more and nothing else."""
+    """Two sentences or more, then two bullets or more and nothing else; one line between them, and
+    no other, may be empty."""
     lines = text.split("\n")
     marks = [line.strip().startswith("*") for line in lines]
     if True not in marks or not all(marks[marks.index(True) :]):
         return False
-    before = sum(len(sentences(line)) for line in lines[: marks.index(True)])
-    return before >= 2 and sum(marks) >= 2
+    above = lines[: marks.index(True)]
+    if not all(line.strip() for line in above[:-1]):
+        return False
+    return sum(len(sentences(line)) for line in above) >= 2 and sum(marks) >= 2
 
 
 @checks("format:title_case")
@@ -340,7 +357,7 @@ def emoji(text: str) -> bool:
     """Each sentence ends in one, before or behind its last mark."""
     found = [bare(sentence).strip() for sentence in sentences(text)]
     for here, behind in pairwise([*found, ""]):
-        if not here or not (_EMOJI.search(here[-2:]) or _EMOJI.match(behind)):
+        if not here or EMOJIS.isdisjoint(here[-2:] + behind[:1]):
             return False
     return True
 
@@ -353,6 +370,7 @@ def repeat_change(text: str, prompt_to_repeat: str) -> bool:
 
 @checks("repeat:repeat_span")
 def repeat_span(text: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    """Words of the request, from one place to another, which is among them."""
+    """Words of the request, from one place to another, which is among them: the prompts of the
+    published rows say words, where the published check counts characters."""
     span = " ".join(prompt_to_repeat.split()[n_start : n_end + 1])
     return text.strip().lower() == span.lower()
