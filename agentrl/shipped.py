@@ -91,6 +91,7 @@ MODEL_FAMILIES = Shelf(
             "latent",
             "mtp",
             "nested",
+            "norm_names",
             "registry",
             "rope",
             "routes",

@@ -2,8 +2,9 @@
 
 The table says what a tensor of megatron-core is made of, never where its shares lie: that says
 megatron-core itself (`learner/megatron/weights.py`). Its name is the one in megatron-core's
-checkpoints, which is the same for all of its layer implementations. A part whose tensor
-a model lacks (a bias, a head that is tied) means nothing for it, so a table may serve many models.
+checkpoints with layers of Transformer Engine; local layers name some norms otherwise
+(`norm_names`). A part whose tensor a model lacks (a bias, a head that is tied) means nothing for
+it, so a table may serve many models.
 """
 
 import functools

@@ -7,6 +7,7 @@ implies (`shapes`). A family of somebody else's may have tensors that are not kn
 learner compares.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from agentrl.config.torch_dist import Header
 from agentrl.config.weights import FLOATS, Shapes, read_shapes, read_types
 from agentrl.errors import ConfigError
 from agentrl.models.family import Family
+from agentrl.models.norm_names import with_our_names
 from agentrl.models.registry import Model
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
 from agentrl.models.stacks import taken_apart
@@ -23,6 +25,7 @@ from agentrl.models.stacks import taken_apart
 __all__ = ["check_header", "check_model", "check_passengers", "check_types", "without_mtp"]
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
+_OF_ONE_LAYER = re.compile(r"^decoder\.layers\.\d+\.")
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 #: What a file may have or lack: a head that is tied, and rotary tables.
 _TABLES = ("lm_head.weight", "rotary_emb.inv_freq")
@@ -95,7 +98,8 @@ def _weights_otherwise(theirs: Shapes, model: Model) -> Iterator[str]:
 def _tensors_otherwise(header: Header, model: Model) -> Iterator[str]:
     """What the tensors of a checkpoint are, and those of `model` are not."""
     family, wholes, found = model.family, wholes_of(model), set()
-    for key, whole in header.tensors.items():
+    named = {*wholes, *(_OF_ONE_LAYER.sub("decoder.layers.", key) for key in wholes)}
+    for key, whole in with_our_names(header.tensors, named).items():
         keys = list(_apart(family, key, whole.shape))
         found.update(keys)
         known = [wholes[each] for each in keys if each in wholes]

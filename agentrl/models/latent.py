@@ -19,6 +19,7 @@ from agentrl.models.rope import LinearRope, Rope, YarnRope, rope_parameters
 __all__ = ["LATENT_FUSED", "LATENT_PARTS", "Latent", "read_latent", "tiny_latent"]
 
 _DENSE = {part.key.removeprefix("decoder.layers.{layer}."): part for part in PARTS}
+_Q_UP, _KV_UP = "self_attention.linear_q_up_proj", "self_attention.linear_kv_up_proj"
 _PARTS = (
     _DENSE["embedding.word_embeddings.weight"],
     in_layer("input_layernorm.weight", "input_layernorm.weight"),
@@ -26,11 +27,12 @@ _PARTS = (
     # The next two are one tensor of SGLang's, so they stand together.
     in_layer("self_attention.linear_q_down_proj.weight", "self_attn.q_a_proj.weight"),
     in_layer("self_attention.linear_kv_down_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"),
-    in_layer("self_attention.q_layernorm.weight", "self_attn.q_a_layernorm.weight"),
-    in_layer("self_attention.linear_q_up_proj.weight", "self_attn.q_b_proj.weight"),
-    in_layer("self_attention.kv_layernorm.weight", "self_attn.kv_a_layernorm.weight"),
-    in_layer("self_attention.linear_kv_up_proj.weight", "self_attn.kv_b_proj.weight"),
+    in_layer(f"{_Q_UP}.layer_norm_weight", "self_attn.q_a_layernorm.weight"),
+    in_layer(f"{_Q_UP}.weight", "self_attn.q_b_proj.weight"),
+    in_layer(f"{_KV_UP}.layer_norm_weight", "self_attn.kv_a_layernorm.weight"),
+    in_layer(f"{_KV_UP}.weight", "self_attn.kv_b_proj.weight"),
     _DENSE["self_attention.linear_proj.weight"],
+    _DENSE["mlp.linear_fc1.layer_norm_weight"],
     _DENSE["mlp.linear_fc1.weight"],
     _DENSE["mlp.linear_fc2.weight"],
     _DENSE["decoder.final_layernorm.weight"],

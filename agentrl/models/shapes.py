@@ -100,12 +100,6 @@ def _has_norm_of_heads(layer: _Layer) -> bool:
     return bool(layer.qk_layernorm) and layer.attends_plainly and not layer.has_whole_norm
 
 
-def _norm_of_queries(layer: _Layer) -> Shape | None:
-    if layer.q_lora_rank:
-        return (layer.q_lora_rank,)
-    return (layer.kv_channels,) if _has_norm_of_heads(layer) else None
-
-
 #: The tensors of a layer; None where a layer has none of the name.
 _RULES: dict[str, _Rule] = {
     "input_layernorm.weight": _when(lambda x: x.is_latent, _hidden),
@@ -116,9 +110,8 @@ _RULES: dict[str, _Rule] = {
     "self_attention.linear_qkv.bias": _when(
         lambda x: x.add_qkv_bias and x.attends_plainly, lambda x: (x.projected,)
     ),
-    "self_attention.q_layernorm.weight": _norm_of_queries,
+    "self_attention.q_layernorm.weight": _when(_has_norm_of_heads, lambda x: (x.kv_channels,)),
     "self_attention.k_layernorm.weight": _when(_has_norm_of_heads, lambda x: (x.kv_channels,)),
-    "self_attention.kv_layernorm.weight": _when(lambda x: x.is_latent, lambda x: (x.kv_lora_rank,)),
     "self_attention.q_norm.weight": _when(lambda x: x.has_whole_norm, lambda x: (x.queries,)),
     "self_attention.k_norm.weight": _when(lambda x: x.has_whole_norm, lambda x: (x.keys,)),
     "self_attention.linear_q_proj.weight": _when(
@@ -127,12 +120,18 @@ _RULES: dict[str, _Rule] = {
     "self_attention.linear_q_down_proj.weight": _when(
         lambda x: x.q_lora_rank, lambda x: (x.q_lora_rank, x.hidden_size)
     ),
+    "self_attention.linear_q_up_proj.layer_norm_weight": _when(
+        lambda x: x.q_lora_rank, lambda x: (x.q_lora_rank,)
+    ),
     "self_attention.linear_q_up_proj.weight": _when(
         lambda x: x.q_lora_rank, lambda x: (x.queries, x.q_lora_rank)
     ),
     "self_attention.linear_kv_down_proj.weight": _when(
         lambda x: x.is_latent,
         lambda x: (x.kv_lora_rank + x.qk_pos_emb_head_dim, x.hidden_size),
+    ),
+    "self_attention.linear_kv_up_proj.layer_norm_weight": _when(
+        lambda x: x.is_latent, lambda x: (x.kv_lora_rank,)
     ),
     "self_attention.linear_kv_up_proj.weight": _when(
         lambda x: x.is_latent,
@@ -169,16 +168,14 @@ _RULES: dict[str, _Rule] = {
     ),
     "post_self_attn_layernorm.weight": _when(lambda x: x.post_self_attn_layernorm, _hidden),
     "post_mlp_layernorm.weight": _when(lambda x: x.post_mlp_layernorm, _hidden),
-    "mlp.linear_fc1.layer_norm_weight": _when(
-        lambda x: not x.has_experts and not x.is_latent, _hidden
-    ),
+    "mlp.linear_fc1.layer_norm_weight": _when(lambda x: not x.has_experts, _hidden),
     "mlp.linear_fc1.weight": _when(
         lambda x: not x.has_experts, lambda x: (2 * x.ffn_hidden_size, x.hidden_size)
     ),
     "mlp.linear_fc2.weight": _when(
         lambda x: not x.has_experts, lambda x: (x.hidden_size, x.ffn_hidden_size)
     ),
-    "pre_mlp_layernorm.weight": _when(lambda x: x.has_experts or x.is_latent, _hidden),
+    "pre_mlp_layernorm.weight": _when(lambda x: x.has_experts, _hidden),
     "mlp.router.weight": _when(
         lambda x: x.has_experts, lambda x: (x.num_moe_experts, x.hidden_size)
     ),

@@ -3,9 +3,10 @@
     plain_megatron.py save FOLDER CONFIG KIND    random weights; logits to FOLDER.logits
     plain_megatron.py load FOLDER CONFIG KIND    those in FOLDER; the same
 
-CONFIG is the config.json of a dense decoder with RMSNorm. KIND is `layered` (a tensor for all
+CONFIG is the config.json of a Qwen2, a Qwen3 or a Qwen3-MoE. KIND is `layered` (a tensor for all
 layers, as Megatron's own training writes) or `apart` (one for each), with `-bf16` for that type,
-or `unpadded` where the vocabulary is as large as its tokens need.
+or `unpadded` where the vocabulary is as large as its tokens need. With `-te` the norm before
+experts has the name that it has in layers of Transformer Engine, and not that of local layers.
 """
 
 import argparse
@@ -22,12 +23,27 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 
-def build(config: dict[str, Any], dtype: torch.dtype, padding: int) -> Any:
+def experts(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings of experts in all layers; none of a dense decoder."""
+    if "num_experts" not in config:
+        return {}
+    return {
+        "num_moe_experts": config["num_experts"],
+        "moe_router_topk": config["num_experts_per_tok"],
+        "moe_ffn_hidden_size": config["moe_intermediate_size"],
+        "moe_router_load_balancing_type": "none",
+        "moe_token_dispatcher_type": "allgather",  # the one that asks for no GPU
+    }
+
+
+def build(config: dict[str, Any], dtype: torch.dtype, padding: int, is_te: bool) -> Any:
     """The model, its vocabulary padded by so many rows."""
     settings = TransformerConfig(
+        **experts(config),
         num_layers=config["num_hidden_layers"],
         hidden_size=config["hidden_size"],
         ffn_hidden_size=config["intermediate_size"],
@@ -36,7 +52,7 @@ def build(config: dict[str, Any], dtype: torch.dtype, padding: int) -> Any:
         kv_channels=config["head_dim"],
         layernorm_epsilon=config["rms_norm_eps"],
         normalization="RMSNorm",
-        qk_layernorm=config["model_type"] == "qwen3",
+        qk_layernorm=config["model_type"] != "qwen2",
         add_qkv_bias=config["model_type"] == "qwen2",
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
@@ -52,10 +68,17 @@ def build(config: dict[str, Any], dtype: torch.dtype, padding: int) -> Any:
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
     )
+    layer = get_gpt_layer_local_spec(
+        num_experts=settings.num_moe_experts,
+        qk_layernorm=settings.qk_layernorm,
+        normalization="RMSNorm",
+    )
+    if is_te and settings.num_moe_experts:
+        del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     torch.manual_seed(3)
     model = GPTModel(
         settings,
-        get_gpt_layer_local_spec(qk_layernorm=settings.qk_layernorm, normalization="RMSNorm"),
+        layer,
         vocab_size=config["vocab_size"] + padding,
         max_sequence_length=config["max_position_embeddings"],
         share_embeddings_and_output_weights=config["tie_word_embeddings"],
@@ -122,11 +145,14 @@ def main(verb: str, folder: Path, config_file: Path, kind: str) -> None:
     if not torch.cuda.is_available():
         torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
         torch.cuda.synchronize = lambda *_: None
+    # megatron-core asks for it, and without Transformer Engine never sets it.
+    vars(moe_utils).setdefault("te_general_gemm", None)
     parallel_state.initialize_model_parallel()
     initialize_rng_tracker(inference_rng_tracker=True)
     config = json.loads(config_file.read_text())
     dtype = torch.bfloat16 if kind.endswith("-bf16") else torch.float32
-    model = build(config, dtype, padding=0 if kind == "unpadded" else 32)
+    padding = 0 if kind.startswith("unpadded") else 32
+    model = build(config, dtype, padding, is_te=kind.endswith("-te"))
     if verb == "save":
         content = {"non_homogeneous_layers": True} if kind.startswith("apart") else {}
         save(folder, model, config, content)

@@ -97,7 +97,14 @@ def logprobs_of(logits: Tensor, batch: MicroBatch) -> Tensor:
 
 @pytest.mark.parametrize(
     ("model", "kind"),
-    [("qwen3", "layered"), ("qwen3-tied", "apart"), ("qwen2-wide", "layered-bf16")],
+    [
+        ("qwen3", "layered"),
+        ("qwen3-tied", "apart"),
+        ("qwen2-wide", "layered-bf16"),
+        ("qwen3-moe", "layered"),
+        ("qwen3-moe", "apart"),
+        ("qwen3-moe", "apart-te"),
+    ],
 )
 def test_a_checkpoint_of_plain_megatron_begins_a_run_with_its_weights(
     model: str, kind: str, plain: Callable[[str, str], Path], opened: Open
@@ -114,11 +121,14 @@ def test_a_checkpoint_of_plain_megatron_begins_a_run_with_its_weights(
     assert torch.equal(
         ours["model.embed_tokens.weight"], theirs["embedding.word_embeddings.weight"][:96].float()
     )
-    name = "mlp.linear_fc1.weight"
+    has_experts = model == "qwen3-moe"
+    here, there = ("experts.3.", "experts.local_experts.3.") if has_experts else ("", "")
     gate_and_up = torch.cat(
-        [ours[f"model.layers.1.mlp.{half}_proj.weight"] for half in ("gate", "up")]
+        [ours[f"model.layers.1.mlp.{here}{half}_proj.weight"] for half in ("gate", "up")]
     )
-    assert torch.equal(gate_and_up, theirs[f"decoder.layers.1.{name}"].float())
+    assert torch.equal(
+        gate_and_up, theirs[f"decoder.layers.1.mlp.{there}linear_fc1.weight"].float()
+    )
 
 
 def kept_of_ours(opened: Open, packed: Any, pg_loss: LossFn, folder: Path) -> MegatronBackend:
@@ -175,10 +185,13 @@ def test_a_checkpoint_of_another_architecture_is_refused_by_what_differs(
 
 
 @torch.no_grad()
-def test_plain_megatron_reads_a_model_that_was_converted(hf_model: Any, tmp_path: Path) -> None:
-    model, directory = hf_model("qwen3")
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe"])
+def test_plain_megatron_reads_a_model_that_was_converted(
+    name: str, hf_model: Any, tmp_path: Path
+) -> None:
+    model, directory = hf_model(name)
     assert main(["convert", str(directory), str(tmp_path / "dist")]) == 0
-    run_plain("load", tmp_path / "dist", directory, "unpadded")
+    run_plain("load", tmp_path / "dist", directory, "unpadded-te")
     theirs = torch.load(tmp_path / "dist.logits", weights_only=True)
     ours = model((torch.arange(24) * 7 % 96)[None]).logits[0]
     assert (ours - theirs).abs().max() < 1e-5

@@ -52,6 +52,7 @@ from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.weights import Weights
 from agentrl.models.headers import check_header
 from agentrl.models.mtp import with_mtp
+from agentrl.models.norm_names import with_our_names
 from agentrl.models.registry import Model, open_model
 
 __all__ = ["Form", "built", "convert"]
@@ -97,6 +98,7 @@ def convert(
     is_bf16 = index[_EMBEDDING].dtype == "bfloat16"
     with built(model, is_bf16) as (whole, weights):
         parts = placement.parts(whole, content_of(index))
+        index = with_our_names(index, placement.keys(parts))
         require_all(folder, index, [s for p in parts for s in _shards(parts[p], _flat(p), 0)])
         fill = partial(_fill, folder, index, parts)
         if to == "torch_dist":

@@ -23,6 +23,7 @@ from agentrl.learner.megatron import placement, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.state import together
+from agentrl.models.norm_names import with_our_names
 
 __all__ = ["content_of", "load_optimizer", "load_weights", "require_all"]
 
@@ -46,6 +47,8 @@ def load_weights(folder: Path, index: Index, model: Any, without: str = "") -> N
     if without:
         index = {key: whole for key, whole in index.items() if not key.startswith(without)}
     parts = placement.parts(model, content_of(index))
+    names = together(lambda: sorted(placement.keys(parts)))
+    index = with_our_names(index, set(chain.from_iterable(names)))
     wanted = [
         shard
         for parameter, made_of in parts.items()
@@ -70,7 +73,8 @@ def load_optimizer(folder: Path, header: Header, model: Any, optimizer: Optimize
         log.warning("%s: its optimizer is %s, so that of this run is new", folder, form)
         return False
     parts = placement.parts(model, content_of(header.tensors))
-    index = dict(header.state)
+    weights = with_our_names(header.tensors, placement.keys(parts))
+    index = with_our_names(header.state, placement.keys(parts))
     wanted: list[Shard] = []
     for held in optimizer.held():
         for name, memory in held.tensors.items():
@@ -79,7 +83,7 @@ def load_optimizer(folder: Path, header: Header, model: Any, optimizer: Optimize
                 if name == "fp32_param" and prefix + part.key not in index:
                     # As the distributed optimizer calls it; else the weight is itself in float32.
                     main = index.get(f"optimizer.state.param.{part.key}")
-                    index[prefix + part.key] = main or header.tensors[part.key]
+                    index[prefix + part.key] = main or weights[part.key]
             wanted += placement.shards(
                 made_of, memory, held.start, prefix=prefix, is_cut=held.is_cut
             )

@@ -80,6 +80,9 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
         apply_rope_fusion=False,
         persist_layer_norm=False,
     )
+    if isinstance(config.moe_layer_freq, list) and all(config.moe_layer_freq):
+        # With a list megatron-core cannot name the tensors of all layers as one.
+        config.moe_layer_freq = 1
     config.padded_vocab_size = architecture.padded_vocab_size(settings)
     scale_magnitude(config, architecture.rope)
     return config

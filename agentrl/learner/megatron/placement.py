@@ -22,7 +22,7 @@ from torch import Tensor
 from agentrl.learner.megatron.boxes import cut
 from agentrl.learner.megatron.value_head import HEAD, has_value_head
 
-__all__ = ["CONTENT", "Shard", "parts", "shards"]
+__all__ = ["CONTENT", "Shard", "keys", "parts", "shards"]
 
 #: How megatron-core names and cuts the tensors of our checkpoints: each layer has its own. Its own
 #: loaders are told so.
@@ -63,6 +63,11 @@ def parts(model: Any, content: Mapping[str, Any] = CONTENT) -> dict[Any, list[An
         if made_of[0].allow_shape_mismatch and not is_of_values:
             _leave_padding_out(made_of[0], model.vocab_size)
     return found
+
+
+def keys(found: Mapping[Any, list[Any]]) -> set[str]:
+    """The names of the whole tensors that `parts` found."""
+    return {part.key for made_of in found.values() for part in made_of}
 
 
 def _leave_padding_out(part: Any, num_rows: int) -> None:

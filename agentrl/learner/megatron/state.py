@@ -31,6 +31,7 @@ from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
+from agentrl.models.norm_names import with_our_names
 
 __all__ = ["HostCopy", "load", "load_weights", "save", "together"]
 
@@ -160,8 +161,11 @@ def load(
     taken: dict[str, OptimizedModel] = {}
     index: shards.Index = {}
 
+    models = [*(one.module for one in trained.values()), *(renewed or {}).values()]
+    names = set(chain.from_iterable(together(lambda: sorted(_keys(models)))))
+
     def look() -> list[str]:
-        index.update(read_index(directory))
+        index.update(with_our_names(read_index(directory), names))
         is_own = is_ours(_progress(directory))
         there = {name for name in trained if name == _POLICY or _holds(index, name)}
         there -= set() if is_own else {name for name in trained if name in kept}
@@ -222,7 +226,7 @@ def load_weights(directory: Path, model: Any, name: str = _POLICY, without: str 
     the policy, but for those whose keys begin with `without`. Collective; raises as `load`."""
 
     def take() -> None:
-        index = read_index(directory)
+        index = with_our_names(read_index(directory), _keys([model]))
         if name != _POLICY and _holds(index, name):
             wanted = list(_weights(model, f"{name}."))
         else:
@@ -232,6 +236,11 @@ def load_weights(directory: Path, model: Any, name: str = _POLICY, without: str 
         shards.read(directory, index, wanted)
 
     together(take)
+
+
+def _keys(models: Iterable[Any]) -> set[str]:
+    """The names of the weights of which this rank has a part."""
+    return {key for model in models for key in placement.keys(placement.parts(model))}
 
 
 def _weights(model: Any, prefix: str = "") -> Iterator[Shard]:

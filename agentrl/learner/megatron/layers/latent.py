@@ -17,11 +17,19 @@ from agentrl.models.architecture import Architecture
 
 __all__ = ["layer"]
 
+#: The names that norms have in checkpoints, as where Transformer Engine fuses them.
+_FUSED = {
+    "self_attention.q_layernorm.": "self_attention.linear_q_up_proj.layer_norm_",
+    "self_attention.kv_layernorm.": "self_attention.linear_kv_up_proj.layer_norm_",
+}
+_FUSED_MLP = {"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
+
 
 def layer(architecture: Architecture, config: Any, index: int) -> Any:
     """The spec of layer `index`."""
+    has_experts = architecture.has_experts(index)
     spec = get_gpt_layer_local_spec(
-        num_experts=config.num_moe_experts if architecture.has_experts(index) else None,
+        num_experts=config.num_moe_experts if has_experts else None,
         qk_layernorm=True,
         multi_latent_attention=True,
         normalization="RMSNorm",
@@ -32,4 +40,5 @@ def layer(architecture: Architecture, config: Any, index: int) -> Any:
     attention.core_attention = PackedAttention
     attention.q_layernorm = attention.kv_layernorm = RMSNorm
     attention.linear_q_down_proj = attention.linear_kv_down_proj = Linear
+    parts.sharded_state_dict_keys_map = _FUSED | ({} if has_experts else _FUSED_MLP)
     return spec
