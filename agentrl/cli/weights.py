@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.config.answers import about_missing
 from agentrl.config.first_weights import kept_of, megatrons_of, models_of, passengers_of
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
@@ -50,17 +51,40 @@ def _checks(
     yield partial(_check_passengers, config, policy)
 
 
-def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> None:
+def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> list[str]:
     from agentrl.config.weights import read_shapes
     from agentrl.models.headers import check_model, check_types
     from agentrl.models.registry import open_model
 
     if quantization(place):  # refused already, or served and read by no learner
-        return
+        return []
     if flag != "--hf-checkpoint" or config.load is None:
         check_types(place)
     if read_shapes(place):
         _naming(flag, check_model, place, model, open_model(place, config.model_family))
+    return list(_about_rounding(flag, place, config, model))
+
+
+def _about_rounding(flag: str, place: Path, config: RunConfig, model: "Model") -> Iterator[str]:
+    """A note on single tensors that are in float32 beside others in bfloat16, such as the `A_log`
+    of delta nets: with --bf16 the learner has all weights in bfloat16, but for the correction bias
+    of a router."""
+    from agentrl.config.weights import read_types
+
+    types = read_types(place)
+    biases = [part.hf for part in model.family.parts if part.key.endswith(".expert_bias")]
+    kept = tuple(name.rpartition(".")[2] for names in biases for name in names)
+    wide = [
+        name
+        for name, kind in types.items()
+        if kind == "F32" and not name.endswith(kept) and not model.is_passenger(name)
+    ]
+    is_bf16 = MegatronSettings.from_config(config).bf16
+    if is_bf16 and wide and "BF16" in types.values():
+        yield (
+            f"{flag} {place} has single tensors in float32 ({len(wide)}, such as {min(wide)}) and "
+            "others in bfloat16: with --bf16 the learner rounds them to it"
+        )
 
 
 def _check_megatrons(flag: str, place: Path, config: RunConfig, model: "Model") -> list[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from agentrl.cli.train import main
 from agentrl.config.presets import DEFAULT, PRESETS
@@ -91,6 +93,20 @@ def test_weights_of_another_type_are_refused(here: Path, refused: Say) -> None:
     folder = changed(here / "ref")
     write_model(folder, shapes_of(open_model(folder, None)), "F8_E4M3")
     assert "in F8_E4M3" in refused("--ref-load", "ref")
+
+
+@pytest.mark.parametrize(("flags", "is_told"), [(("--bf16",), True), ((), False)])
+def test_single_tensors_in_float32_that_bf16_rounds_are_told(
+    flags: tuple[str, ...], is_told: bool, here: Path, accepted: Say
+) -> None:
+    folder = changed(here / "ref")
+    shapes = shapes_of(open_model(folder, None))
+    wide = "model.layers.0.input_layernorm.weight"
+    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    save_file(tensors | {wide: tensors[wide].float()}, folder / "model.safetensors")
+    told = " ".join(accepted("--ref-load", "ref", *flags).split())
+    words = f"--ref-load {folder} has single tensors in float32 (1, such as {wide}) and others"
+    assert (words in told) is is_told
 
 
 # ---- Megatron's format --------------------------------------------------------------------------
