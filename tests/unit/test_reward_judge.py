@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import anyio
 import pytest
 from aiohttp import web
 
@@ -11,6 +12,7 @@ from agentrl.actors.scoring import scored
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.grading import judging
 from agentrl.envs.grading.judging import JudgeSpec, judged, ranked
+from agentrl.envs.grading.remembered import Remembered
 from agentrl.envs.messages import AssistantTurn
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
@@ -104,6 +106,60 @@ async def test_the_same_answer_to_the_same_task_is_judged_once() -> None:
         for prompt in ("q", "q", "other"):
             assert await judged(url, SPEC, prompt, None, "a") == 1.0
     assert len(asked) == 2
+
+
+async def test_equal_answers_at_the_same_time_are_judged_once() -> None:
+    found: list[float] = []
+
+    async def ask(url: str) -> None:
+        found.append(await judged(url, SPEC, "q", None, "a"))
+
+    async with listening(saying("SCORE: 5"), PATH) as (url, asked), anyio.create_task_group() as g:
+        for _ in range(16):
+            g.start_soon(ask, url)
+    assert (found, len(asked)) == ([1.0] * 16, 1)
+
+
+async def test_the_failure_of_a_request_is_that_of_equal_ones() -> None:
+    failures: list[str] = []
+
+    async def ask(url: str) -> None:
+        with pytest.raises(InfrastructureError, match="no verdict") as failed:
+            await judged(url, SPEC, "q", None, "a")
+        failures.append(str(failed.value))
+
+    async with listening(saying("Hm."), PATH) as (url, asked):
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(ask, url)
+        assert (len(asked), len(set(failures)), len(failures)) == (3, 1, 4)
+        await ask(url)  # a failure is not remembered
+    assert len(asked) == 6
+
+
+async def test_where_the_request_of_another_is_cancelled_the_next_asks() -> None:
+    remembered, told = Remembered(2), list[int]()
+    asks = anyio.Event()
+
+    async def never() -> int:
+        asks.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def five() -> int:
+        return 5
+
+    async def wait() -> None:
+        told.append(await remembered.get(b"k", five))
+
+    async with anyio.create_task_group() as group, anyio.create_task_group() as first:
+        first.start_soon(remembered.get, b"k", never)
+        await asks.wait()
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        assert not told
+        first.cancel_scope.cancel()
+    assert told == [5]
 
 
 async def test_a_group_is_ranked_side_by_side_wherever_an_answer_stands() -> None:

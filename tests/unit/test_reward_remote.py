@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from aiohttp import web
 
@@ -67,6 +68,38 @@ async def test_a_model_that_is_down_for_a_moment_is_asked_again() -> None:
     async with listening(later) as (url, asked):
         assert await post(url, {}, pause_s=0.001) == 1
     assert len(asked) == 3
+
+
+async def test_requests_under_way_together_share_connections_and_the_last_closes_them() -> None:
+    ports: list[int] = []
+    last = anyio.Event()
+
+    async def take(request: web.Request) -> web.Response:
+        ports.append(request.transport.get_extra_info("peername")[1] if request.transport else 0)
+        if await request.json() == "wait":
+            await last.wait()
+        return web.json_response(1)
+
+    app = web.Application()
+    app.router.add_post("/", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    url = f"http://{host}:{port}"
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(post, url, "wait")
+            await anyio.wait_all_tasks_blocked()
+            for n in range(4):
+                await post(url, n)
+            last.set()
+        assert len(ports) == 5
+        assert len(set(ports)) == 2
+        await post(url, 5)
+        assert ports[-1] not in ports[:-1]
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_model_that_stays_down_is_no_reward() -> None:

@@ -8,7 +8,8 @@ stands between marks that carry a number drawn for this request, and a verdict i
 line of the judge's own reply that is a verdict and nothing else. The marks say what is material; a
 judge may still be talked round. A reply without a verdict is asked for again, ATTEMPTS times; then,
 and where the server is down, there is an InfrastructureError and never a reward. What was judged is
-remembered (MAX_REMEMBERED), so that the same answer to the same task is judged once.
+remembered (MAX_REMEMBERED), so that the same answer to the same task is judged once; of requests
+that are equal and made at the same time, the first asks and the others wait for what it is told.
 """
 
 import hashlib
@@ -16,7 +17,6 @@ import math
 import os
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ import msgspec
 
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.grading.post import post
+from agentrl.envs.grading.remembered import Remembered
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.visible import shown_url
 
@@ -44,7 +45,7 @@ _RANKING = re.compile(
     rf"^{_MARKS}RANKING:{_MARKS}(\d+(?:[ \t]*>[ \t]*\d+)*)\.?{_MARKS}$", re.I | re.M
 )
 _NONE = (math.nan, math.nan)
-_remembered: OrderedDict[bytes, Any] = OrderedDict()
+_remembered = Remembered(MAX_REMEMBERED)
 
 V = TypeVar("V")
 
@@ -128,19 +129,26 @@ async def _verdict(
 ) -> V:
     known = msgspec.json.encode([url, spec, prompt, label, answers, asked])
     key = hashlib.sha256(known).digest()
-    if key in _remembered:
-        _remembered.move_to_end(key)
-        verdict: V = _remembered[key]
-        return verdict
+
+    async def ask() -> V:
+        return await _told(url, spec, lambda: _messages(spec, prompt, label, answers, asked), read)
+
+    return await _remembered.get(key, ask)
+
+
+async def _told(
+    url: str,
+    spec: JudgeSpec,
+    messages: Callable[[], list[dict[str, str]]],
+    read: Callable[[str], V | None],
+) -> V:
+    """The verdict of the first reply that has one. Raises InfrastructureError where none has."""
     reply = ""
     async with _AT_ONCE:
         for _ in range(ATTEMPTS):
-            reply = await _asked(url, spec, _messages(spec, prompt, label, answers, asked))
+            reply = await _asked(url, spec, messages())
             found = read(reply)
             if found is not None:
-                _remembered[key] = found
-                if len(_remembered) > MAX_REMEMBERED:
-                    _remembered.popitem(last=False)
                 return found
     raise InfrastructureError(
         f"the judge at {shown_url(url)} gave no verdict in {ATTEMPTS} replies; the last ends "
