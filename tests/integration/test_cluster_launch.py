@@ -116,6 +116,8 @@ def test_a_run_whose_process_died_again_and_again_promises_nothing(tmp_path: Pat
         ("EngineError('gone')", "; --resume {} goes on\n"),
     ):
         body = f"from agentrl.errors import *; raise {raised}"
-        body = body.replace("import *", "import EngineError, EnvironmentSetupError, RestartsSpentError")
+        body = body.replace(
+            "import *", "import EngineError, EnvironmentSetupError, RestartsSpentError"
+        )
         said, _ = begin(tmp_path, body, "old", str(tmp_path / "new")).communicate()
         assert hint.format(tmp_path / "new") in said
