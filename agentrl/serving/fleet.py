@@ -168,6 +168,7 @@ class Fleet:
         del sent  # it would keep the connections open
         if trouble is not None and self._group is not None:
             self._group.close()  # engines that still wait for it see it fail
+            self._give_up(outcomes.values())  # but one that began to wait at that moment may not
         self._settle(outcomes, trouble)
 
     def delivered(self) -> None:
@@ -221,10 +222,14 @@ class Fleet:
         if not failed or have_left:
             return False
         self._group.abort(sent)
-        _, stuck = wait(pending, timeout=self._margin_s)
+        self._give_up(pending)
+        return True
+
+    def _give_up(self, calls: Iterable[Future[EngineError | None]]) -> None:
+        """Wait no longer for calls that the end of a broadcast does not free."""
+        _, stuck = wait(calls, timeout=self._margin_s)
         for outcome in stuck:
             outcome.cancel()
-        return True
 
     def _settle(self, outcomes: Outcomes, trouble: Exception | None) -> None:
         failures = failures_of(outcomes)
