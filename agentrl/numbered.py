@@ -25,7 +25,7 @@ def about_template(template: str) -> str:
     try:
         for _, name, spec, conversion in Formatter().parse(template):
             if name not in (None, _NAME):
-                return f"{{{name}}} stands for nothing, and {ROLLOUT_ID} for an iteration; {braces}"
+                return f"{{{name}}} is unknown; {ROLLOUT_ID} is the iteration's number; {braces}"
             if conversion or not _SPEC.fullmatch(spec or ""):
                 return f"a number is written as {ROLLOUT_ID}, or with zeros as {{{_NAME}:05d}}"
     except ValueError as error:

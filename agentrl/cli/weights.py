@@ -83,7 +83,7 @@ def _about_rounding(flag: str, place: Path, config: RunConfig, model: "Model") -
     if is_bf16 and wide and "BF16" in types.values():
         yield (
             f"{flag} {place} has single tensors in float32 ({len(wide)}, such as {min(wide)}) and "
-            "others in bfloat16: with --bf16 the learner rounds them to it"
+            "others in bfloat16: with --bf16 the learner rounds them to bfloat16"
         )
 
 

@@ -92,8 +92,8 @@ class RunState:
                 self.failures.fates(event.data["counts"], event.data.get("too_long", 0))
         self.notify()
 
-    def lease_of_an_end(self) -> str:
-        """The end of a sentence on a learner that ended for good: its lease, whatever ended it."""
+    def where_learner_ended(self) -> str:
+        """In which lease a learner ended for good, as the end of a sentence."""
         if words := self.failed_leases.words():
             return f": {words}"
         return f", the last in lease {self.steps + 1}" if self.leases > self.steps else ""

@@ -151,7 +151,7 @@ class Watch:
             return kind(f"{ended}; {log}")
         told = f"{notice.name} ended {MAX_RESTARTS + 1} times without a new iteration"
         if has_crashed_learner(notice):
-            told += self._state.lease_of_an_end()
+            told += self._state.where_learner_ended()
         return RestartsSpentError(f"{ended}: {told}; {log}", told=told)
 
 

@@ -26,7 +26,7 @@ def about_custom_config(config: RunConfig) -> Iterator[str]:
     """A line for each name that cannot be one of `args`, or is that of a flag."""
     for name, value in config.custom_config_path.items():
         if not name.isidentifier() or name.startswith("_"):
-            yield f"{_FLAG}: {name!r:.80} is no name that a function could ask `args` for"
+            yield f"{_FLAG}: {name!r:.80} is no name of an attribute; a function could not read it"
         elif (flag := _flag_of(config, name, value)) is not None:
             yield (
                 f"{_FLAG}: {name} is a flag of the run, and a run has one value of it: leave it "

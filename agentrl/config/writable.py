@@ -53,8 +53,8 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
 
 
 def _model_place(config: RunConfig) -> Path | None:
-    """Where models go: a number stands in the name of a folder beside others. None for what is
-    refused as a path already (`retention.py`)."""
+    """The folder of one model, with a number in the place of {rollout_id}; None for a path that
+    `retention.py` refuses."""
     if config.save_hf is None or about_template(config.save_hf):
         return None
     return numbered(config.save_hf, 0)

@@ -56,8 +56,8 @@ _TOLD = Signature(_THREE, keywords=("evaluation",), is_slimes=True)
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a function that plays a batch: an episode is a batch of its own, and waits for no other.
-    What it samples with, `args.sampling_params` has, and slime's GenerateState."""
+    """From a function that plays a batch. Each episode is a batch of one and waits for no other;
+    `args.sampling_params` and slime's GenerateState have its sampling parameters."""
 
     @functools.wraps(function)
     async def generate(args: Any, sample: Any, _: Any, evaluation: bool) -> Any:

@@ -14,9 +14,10 @@ from typing import Any, Protocol, Self, TextIO
 
 from agentrl.clock import Clock
 from agentrl.telemetry.dropped import DroppedGroups, one_line
-from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.metrics import REGISTRY
 from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.progress import Progress, duration
+from agentrl.telemetry.registry import Registry
 from agentrl.telemetry.sinks import MetricsWriter, Sink, StepEvent
 from agentrl.telemetry.summary import SummaryBuilder, read_summary, write_summary
 

@@ -20,7 +20,8 @@ from typing import Any, NotRequired, Protocol, Self, TypedDict
 import msgspec
 
 from agentrl.disk import make_folder, narrow
-from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.metrics import REGISTRY
+from agentrl.telemetry.registry import Registry
 
 __all__ = ["Histogram", "MetricsWriter", "Sink", "StepEvent"]
 

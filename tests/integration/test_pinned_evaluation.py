@@ -34,8 +34,9 @@ from agentrl.columns import COLUMNS
 from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.loop import LearnerOutcome, run_learner
-from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.metrics import REGISTRY
 from agentrl.telemetry.recorder import Recorder
+from agentrl.telemetry.registry import Registry
 from agentrl.types import (
     EngineAddress,
     EpisodeAssignment,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.metrics import REGISTRY
+from agentrl.telemetry.registry import Registry
 
 STRICT = Registry(REGISTRY, strict=True)
 

@@ -35,11 +35,11 @@ def test_a_lease_that_was_stepped_is_not_spoken_of_any_more() -> None:
 def test_a_learner_that_was_killed_again_and_again_was_in_a_lease_too() -> None:
     """A kill counts for nothing against the lease, and a reader wants its number all the same."""
     state = RunState()
-    assert state.lease_of_an_end() == ""
+    assert state.where_learner_ended() == ""
     state.apply(Event("lease", {"number": 1, "last": False}))
-    assert state.lease_of_an_end() == ", the last in lease 1"
+    assert state.where_learner_ended() == ", the last in lease 1"
     state.apply(Event("lease_failed", failed(1, 3, ["5"], given_up=False)))
-    assert state.lease_of_an_end() == ": the learner ended 3 times in lease 1 (groups 5)"
+    assert state.where_learner_ended() == ": the learner ended 3 times in lease 1 (groups 5)"
 
 
 def test_of_many_groups_few_are_named_and_a_task_moves_no_cursor() -> None:

@@ -74,7 +74,7 @@ def test_a_run_that_goes_on_has_them_too() -> None:
         ("tensor_model_parallel_size: 2", "give --tensor-model-parallel-size 2"),
         ("grpo_std_normalization: false", "give --disable-grpo-std-normalization"),
         ("keep_old_actor: true", "give --keep-old-actor"),
-        ("_private: 1", "'_private' is no name that a function could ask"),
+        ("_private: 1", "'_private' is no name of an attribute"),
         ("a-b: 1", "'a-b' is no name"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_place_with_a_field_that_is_none_is_refused_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(capsys, "--save-hf", str(tmp_path / "m_{foo}"))
-    assert said.count("{foo} stands for nothing") == 1
+    assert said.count("{foo} is unknown") == 1
     assert main([*DRY, "--save-hf", str(tmp_path / "m_{rollout_id:05d}")], "train_async") == 0
 
 

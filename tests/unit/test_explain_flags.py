@@ -86,7 +86,7 @@ def test_a_script_is_explained_and_the_line_to_run_leaves_out_what_is_refused(
         ("--chat-format quen3", "refused", "there is no chat format 'quen3'; did you mean "),
         ("--dynamic-sampling-filter-path nonsense", "refused", "there is no filter 'nonsense'"),
         ("--eps-clip 2", "refused", "a ratio cannot fall below 0"),
-        ("--save-hf m_{foo}", "refused", "{foo} stands for nothing"),
+        ("--save-hf m_{foo}", "refused", "{foo} is unknown"),
         ("--sglang-pp-size 2", "refused", "every stage of an engine would join a weight push"),
     ],
 )

@@ -28,9 +28,9 @@ def test_a_number_is_written_as_str_format_writes_it(template: str, path: str) -
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("m_{foo}", "{foo} stands for nothing, and {rollout_id} for an iteration"),
-        ("m_{}", "{} stands for nothing"),
-        ("m_{rollout_id.real}", "{rollout_id.real} stands for nothing"),
+        ("m_{foo}", "{foo} is unknown; {rollout_id} is the iteration's number"),
+        ("m_{}", "{} is unknown"),
+        ("m_{rollout_id.real}", "{rollout_id.real} is unknown"),
         ("m_{rollout_id", "it cannot be read: expected '}'"),
         ("m_}", "it cannot be read: Single '}'"),
         ("m_{rollout_id:x}", "a number is written as {rollout_id}, or with zeros as"),

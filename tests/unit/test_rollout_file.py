@@ -177,7 +177,7 @@ def test_a_place_that_str_format_cannot_use_is_refused(tmp_path: Path) -> None:
     ):
         (line,) = about_rollouts(config)
         assert line.startswith(f"{flag} {place}: ")
-        assert "{number} stands for nothing" in line
+        assert "{number} is unknown" in line
 
 
 def test_a_folder_with_braces_is_dumped_into_as_it_is_called(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 import torch
 import torch.distributed as dist
@@ -28,8 +29,8 @@ TENSORS = [("weight", torch.arange(12_000_000, dtype=torch.float32))]
 
 
 class Engine:
-    """One rank of the collective, in this process. `fate` in a broadcast: `""`, `gone` or
-    `refuses`."""
+    """One rank of the collective, in this process. `fate` in a broadcast: `""`, `gone`, `refuses`,
+    or `stays`: it waits and does not see the end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,6 +57,8 @@ class Engine:
         if self.fate == "refuses":
             await self.destroy_group("")
             raise EngineRefusedError(f"{self.name}: no", 400)
+        if self.fate == "stays":
+            await anyio.sleep_forever()
         self.weight = await run_sync(self._receive)
 
     def _receive(self) -> torch.Tensor:
@@ -89,6 +92,18 @@ class Sender(SenderGroup):
         return answer
 
 
+def fleet_of(engines: list[Engine], portal: BlockingPortal, **more: Any) -> Fleet:
+    return Fleet(
+        engines,  # type: ignore[arg-type]
+        name="weights",
+        portal=portal,
+        open_group=lambda name: Sender(
+            name, host="127.0.0.1", backend="gloo", timeout_s=DEADLINE_S, connect_s=DEADLINE_S
+        ),
+        **more,
+    )
+
+
 @pytest.fixture
 def portal() -> Iterator[BlockingPortal]:
     with ExitStack() as stack:
@@ -102,14 +117,7 @@ def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
     begun: list[dist.Work] = []
     monkeypatch.setattr(Sender, "kept", begun if fate == "gone" else None)
     engines = [Engine("e0"), Engine("e1")]
-    fleet = Fleet(
-        engines,  # type: ignore[arg-type]
-        name="weights",
-        portal=portal,
-        open_group=lambda name: Sender(
-            name, host="127.0.0.1", backend="gloo", timeout_s=DEADLINE_S, connect_s=DEADLINE_S
-        ),
-    )
+    fleet = fleet_of(engines, portal)
     (bucket,) = make_buckets(TENSORS, 1 << 30)
     fleet.connect()
     engines[1].fate = fate
@@ -128,4 +136,26 @@ def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
     connected.append(fleet.connected)
     assert connected == [False, True]
     assert all(torch.equal(e.weight, TENSORS[0][1]) for e in engines if e.name in left)
+    fleet.dissolve()
+
+
+@pytest.mark.timeout(120)
+def test_an_engine_that_does_not_see_the_end_of_a_broadcast_is_waited_for_no_longer(
+    portal: BlockingPortal,
+) -> None:
+    """As seen of gloo: a receive that begins as the sender closes its group waits on."""
+    engines = [Engine("e0"), Engine("e1")]
+    fleet = fleet_of(engines, portal, margin_s=0.2)
+    (bucket,) = make_buckets(TENSORS, 1 << 30)
+    fleet.connect()
+    engines[0].fate, engines[1].fate = "stays", "refuses"
+    fleet.start(bucket, bucket.payload, None)
+    fleet.finish()
+    assert not fleet.connected
+    assert fleet.repair() == {}
+    engines[0].fate = engines[1].fate = ""
+    fleet.connect()
+    fleet.start(bucket, bucket.payload, None)
+    fleet.finish()
+    assert all(torch.equal(engine.weight, TENSORS[0][1]) for engine in engines)
     fleet.dissolve()

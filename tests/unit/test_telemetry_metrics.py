@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from agentrl.telemetry.metrics import REGISTRY, Metric, Registry
+from agentrl.telemetry.metrics import REGISTRY
+from agentrl.telemetry.registry import Metric, Registry
 
 
 def test_every_metric_says_what_it_is() -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agentrl.telemetry.metrics import REGISTRY, Registry
+from agentrl.telemetry.metrics import REGISTRY
 from agentrl.telemetry.recorder import Recorder
+from agentrl.telemetry.registry import Registry
 from agentrl.telemetry.sinks import MetricsWriter
 from tests.manual_clock import ManualClock
 from tests.unit.recorder_ground import STRICT, evaluation, lines, run_dir, settings, step_data

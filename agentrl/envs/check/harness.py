@@ -157,7 +157,7 @@ def _tried(keeps: Promise, trial: Trial) -> Problem:
 
 @contextmanager
 def raised(told: Callable[[BaseException], str]) -> Iterator[None]:
-    """What user code raises inside is a `RaisedError`, as `told`. In an event loop."""
+    """What user code raises inside is a `RaisedError`, as `told`. For code in an event loop."""
     try:
         yield
     except (InfrastructureError, BrokenError, RaisedError, OverdueError):

@@ -80,8 +80,8 @@ async def post(
 
 @asynccontextmanager
 async def _session() -> "AsyncIterator[aiohttp.ClientSession]":
-    """That of the running loop. It keeps no cookies, and as many connections as there are requests:
-    who asks bounds these."""
+    """The session of the running loop. It keeps no cookies and does not limit its connections: the
+    callers limit their requests."""
     import aiohttp
 
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What a process has asked and been told, asked once: the oldest is forgotten.
+"""A cache of answers: what is equal is asked once, and the oldest answer is forgotten.
 
     asked -> told, and remembered | failed, for each that waits | cancelled, and the next asks
 

@@ -1,5 +1,5 @@
-"""The characters that are an emoji by themselves, without regard to its style:
-https://unicode.org/Public/emoji/. Digits, `#` and `*`, and letters of flags, are none alone."""
+"""Characters that are an emoji by themselves, in text style or in emoji style:
+https://unicode.org/Public/emoji/. Digits, `#`, `*` and the letters of flags are none alone."""
 
 __all__ = ["EMOJIS"]
 
