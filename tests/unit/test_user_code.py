@@ -160,11 +160,6 @@ def test_a_filter_of_agentrl_s_own_has_a_name() -> None:
         ("filter", "def f(args, samples, bound):", "keep(rewards, task)"),
         ("loss", "def f(batch, logprobs):", "loss(micro_batch, logprobs_T, entropy_T)"),
         ("loss", "async def f(b, l, e):", "loss(micro_batch, logprobs_T, entropy_T)"),
-        (
-            "loss",
-            "def f(args, batch, logits, sum_of_sample_mean):",
-            "loss(micro_batch, logprobs_T, entropy_T)",
-        ),
         ("reward", "def f(prompt):", "reward(text, label, task)"),
     ],
 )
