@@ -24,6 +24,8 @@ from agentrl.serving.http_control import EngineRefusedError
 from agentrl.types import EngineAddress
 
 DEADLINE_S = 150.0
+#: As long as an engine stays that does not see the end of a broadcast.
+STAY_S = 20.0
 #: More than the buffers of a connection take.
 TENSORS = [("weight", torch.arange(12_000_000, dtype=torch.float32))]
 
@@ -58,7 +60,9 @@ class Engine:
             await self.destroy_group("")
             raise EngineRefusedError(f"{self.name}: no", 400)
         if self.fate == "stays":
-            await anyio.sleep_forever()
+            await anyio.sleep(STAY_S)
+            self.failed = "it was waited for"
+            return
         self.weight = await run_sync(self._receive)
 
     def _receive(self) -> torch.Tensor:
@@ -81,9 +85,15 @@ class Engine:
 
 
 class Sender(SenderGroup):
-    """Keeps the broadcasts that it has begun, if it is told where."""
+    """Keeps the broadcasts that it has begun, if it is told where, and the names of groups that it
+    has closed."""
 
     kept: list[dist.Work] | None = None
+    closed: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        super().close()
+        Sender.closed += (self.name,)
 
     def broadcast(self, tensor: torch.Tensor) -> Future[dist.Work]:
         answer = super().broadcast(tensor)
@@ -116,6 +126,7 @@ def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
 ) -> None:
     begun: list[dist.Work] = []
     monkeypatch.setattr(Sender, "kept", begun if fate == "gone" else None)
+    monkeypatch.setattr(Sender, "closed", ())
     engines = [Engine("e0"), Engine("e1")]
     fleet = fleet_of(engines, portal)
     (bucket,) = make_buckets(TENSORS, 1 << 30)
@@ -124,6 +135,7 @@ def test_a_push_goes_on_without_an_engine_that_leaves_a_broadcast(
     fleet.start(bucket, bucket.payload, None)
     fleet.finish()
     connected = [fleet.connected]
+    assert Sender.closed == ("weights",), "its engines would wait"
     assert not any(work.is_completed() for work in begun), "it was waited for"
     assert "imed out" not in engines[0].failed, "it was left waiting"
     fleet.repair()
@@ -152,6 +164,7 @@ def test_an_engine_that_does_not_see_the_end_of_a_broadcast_is_waited_for_no_lon
     fleet.start(bucket, bucket.payload, None)
     fleet.finish()
     assert not fleet.connected
+    assert engines[0].failed == ""
     assert fleet.repair() == {}
     engines[0].fate = engines[1].fate = ""
     fleet.connect()
