@@ -38,7 +38,8 @@ class SingleTurnEnv(Env):
     them. Either may lead into a value: `reward_model.ground_truth`. `rm_type` names a reward that
     ships (`reward_types.py`), and a row's metadata may name another one; `reward` names one of the
     user's (`scorers`), before both. It may do without labels, and is then given an empty one
-    where a row has none, unless `label_key` says that each has one. A reward may be a dict:
+    where a row has none, unless `label_key` says that each has one: a row that asks for such a
+    reward itself needs none even then. A reward may be a dict:
     `reward_key` names what is trained of it, `eval_reward_key` what is the score of an evaluation;
     its numbers are counted as metrics `reward.KEY`; `group_rm` has the user's function see the
     answers of a group together. `judge` and `reward_service` are for rewards that ask a model:
@@ -220,7 +221,8 @@ class SingleTurnEnv(Env):
         return (type_of_row(task) if self._is_by_row else None) or self._usual
 
     def _label_of(self, task: dict[str, Any]) -> Any:
-        needs = self._each_has_a_label or self._compares()
+        is_usual = self._own is not None or self._kind is self._usual
+        needs = self._compares() or (self._each_has_a_label and is_usual)
         is_there = holds(task, self._label_key) and find(task, self._label_key) is not None
         if not needs and not is_there:
             return None

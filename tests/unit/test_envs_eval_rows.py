@@ -83,6 +83,14 @@ def test_rows_that_can_be_played_are_no_news() -> None:
                             eval_label_key="gold")) == []  # fmt: skip
 
 
+def test_a_row_that_asks_for_a_reward_without_labels_needs_none() -> None:
+    kept = {"prompt": "Say yes.", "metadata": {"rm_type": "ifbench"}}
+    args = ARGS | {"label_key": "label"}
+    assert preflight(scored([kept], env_args=args)) == []
+    with pytest.raises(ConfigError, match="held:1, cannot be played: the task has no 'label'"):
+        preflight(scored([{"prompt": "Say yes."}], env_args=args | {"rm_type": "ifbench"}))
+
+
 def test_rows_of_an_env_of_the_users_are_tried_with_the_first(tmp_path: Path) -> None:
     write: Write = partial(write_run, tmp_path)
     held = written([{"question": "x"}], "held.jsonl")
