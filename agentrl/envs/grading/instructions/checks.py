@@ -2,8 +2,8 @@
 
 A check is called with the text, and by name with the arguments that the row gives the instruction.
 The ids and their meaning are those of IFEval (https://arxiv.org/abs/2311.07911) and IFBench
-(https://arxiv.org/abs/2507.02833). One whose verdict is a trained model's (of language, of parts of
-speech, of syllables) is not here: a row that asks for it is refused.
+(https://arxiv.org/abs/2507.02833). One that asks another package or a trained model (of languages,
+parts of speech, syllables, stop words) is not here: a row that asks for it is refused.
 """
 
 import inspect
