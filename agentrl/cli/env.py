@@ -212,7 +212,8 @@ def _as_run(arguments: argparse.Namespace) -> "RunConfig":
 def _first_task(cls: "type[Env]", config: "RunConfig") -> "Task":
     """The first task, where its evaluation sets are what they should be too."""
     from agentrl.envs.check.dry_reset import LIMIT_S, first_task
-    from agentrl.envs.check.preflight import check_eval_sets, check_rows, source_of
+    from agentrl.envs.check.preflight import check_eval_sets, source_of
+    from agentrl.envs.check.rows import check_rows
     from agentrl.envs.travel import arrived
 
     source = source_of(config, cls)

@@ -175,11 +175,13 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     default job need not wait for.
     """
     from agentrl.cli.external_engines import check_external_engines
+    from agentrl.cli.reward_model import check_reward_model
     from agentrl.cli.teacher import check_teacher
     from agentrl.envs.check.preflight import preflight
     from agentrl.envs.check.prompts import check_prompts
 
-    checks = [preflight, _check_filter, _check_hooks]
+    checks: list[Callable[[RunConfig], list[str] | None]] = [preflight, _check_filter, _check_hooks]
+    checks.append(partial(check_reward_model, dry_run=dry_run))
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
         checks += [_check_model, _check_commands]
         checks += [partial(ask, dry_run=dry_run) for ask in (check_teacher, check_external_engines)]

@@ -109,6 +109,8 @@ class SingleTurnEnv(Env):
             self.reward_reads_text_only = None
         self._require_url(self._kind, EnvError)
         self._label = self._label_of(task)
+        if self._own is None and self._kind.facts.check_row is not None:
+            self._kind.facts.check_row(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
         return self._messages(_value(task, self._input_key, self._flag("input-key")))
 

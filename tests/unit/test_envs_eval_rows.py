@@ -15,6 +15,14 @@ from tests.unit.row_files import write_parquet
 
 GOOD = {"prompt": "One and one?", "label": "2"}
 UNKNOWN = {**GOOD, "metadata": {"rm_type": "nonesuch"}}
+
+
+def keeps(*instructions: str) -> dict[str, Any]:
+    """A row that asks whether an answer keeps these instructions."""
+    metadata = {"rm_type": "ifbench", "instruction_id_list": [*instructions]}
+    return {"prompt": "Say yes.", "metadata": metadata}
+
+
 ARGS = {"input_key": "prompt", "rm_type": "math"}
 
 
@@ -46,6 +54,9 @@ def scored(rows: list[dict[str, Any]], name: str = "held.jsonl", **settings: Any
         ({"prompt": None, "label": "x"}, "the task has no 'prompt': it is null"),
         ({"prompt": "x", "label": {"gold": "x"}}, "as in --eval-label-key label.gold"),
         (UNKNOWN, "the row's metadata asks for rm_type 'nonesuch'"),
+        (keeps(), "ifbench wants `instruction_id_list`, a list, in the row's metadata"),
+        (keeps("words:start_verb"), "there is no check of the instruction 'words:start_verb'"),
+        (keeps("count:numbers"), "the instruction count:numbers wants N in its kwargs"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["held.jsonl", "held.parquet"])
@@ -84,9 +95,8 @@ def test_rows_that_can_be_played_are_no_news() -> None:
 
 
 def test_a_row_that_asks_for_a_reward_without_labels_needs_none() -> None:
-    kept = {"prompt": "Say yes.", "metadata": {"rm_type": "ifbench"}}
     args = ARGS | {"label_key": "label"}
-    assert preflight(scored([kept], env_args=args)) == []
+    assert preflight(scored([keeps("punctuation:no_comma")], env_args=args)) == []
     with pytest.raises(ConfigError, match="held:1, cannot be played: the task has no 'label'"):
         preflight(scored([{"prompt": "Say yes."}], env_args=args | {"rm_type": "ifbench"}))
 

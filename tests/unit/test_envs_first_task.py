@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from agentrl.envs.check.dry_reset import first_task
-from agentrl.envs.check.preflight import SLOW_ROWS, preflight
+from agentrl.envs.check.preflight import preflight
+from agentrl.envs.check.rows import SLOW_ROWS
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run

@@ -111,6 +111,23 @@ def test_rows_that_cannot_be_played_are_named_by_reason(tmp_path: Path) -> None:
     assert "; train:7: the row's metadata asks for rm_type 'nonesuch'" in note
 
 
+def test_rows_that_their_reward_has_no_rule_for_are_told(tmp_path: Path) -> None:
+    """Else each of their answers is generated first."""
+
+    def row(instruction: str) -> dict[str, Any]:
+        return {"input": "x", "metadata": {"instruction_id_list": [instruction]}}
+
+    rows = [row("punctuation:no_comma"), *[row("words:start_verb")] * 2, row("count:numbers")]
+    args = {"rm_type": "ifbench"}
+    (note,) = check_prompts(config(tmp_path, rows, env_args=args))
+    assert note.startswith("3 of the first 4 rows of --prompt-data cannot be played, and their")
+    assert "train:2, train:3: there is no check of the instruction 'words:start_verb'" in note
+    assert "; train:4: the instruction count:numbers wants N in its kwargs" in note
+    mine = tmp_path / "mine.py"
+    mine.write_text("def reward(text, label, task):\n    return 1.0\n")
+    assert check_prompts(config(tmp_path, rows, env_args=args | {"reward": f"{mine}:reward"})) == []
+
+
 def test_of_many_reasons_some_are_told(tmp_path: Path) -> None:
     odd = [{"label": "x", f"key{number}": "x"} for number in range(8)]
     (note,) = check_prompts(config(tmp_path, [*rows_of(1), *odd]))

@@ -204,6 +204,8 @@ async def test_all_instructions_of_a_row_have_to_be_kept() -> None:
     ("metadata", "said"),
     [
         (None, "wants `instruction_id_list`"),
+        ({"instruction_id_list": 5, "kwargs": 5}, "wants `instruction_id_list`, a list"),
+        ({"instruction_id_list": ["count:numbers"], "kwargs": 5}, "wants N in its kwargs"),
         ({"instruction_id_list": ["words:start_verb"]}, "no check of the instruction 'words:start"),
         ({"instruction_id_list": ["count:numbers"]}, "count:numbers wants N in its kwargs"),
         (

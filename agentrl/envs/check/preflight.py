@@ -8,8 +8,7 @@ line to write. Nothing of it outlives the check: the run makes its own instances
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import chain
+from contextlib import contextmanager
 
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import GENERATE, ROW_ENVS
@@ -18,35 +17,28 @@ from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
 from agentrl.envs.check.eval_rows import check_eval_rows
+from agentrl.envs.check.rewards import refuse_shared_url
+from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
 from agentrl.envs.registry import load_env
-from agentrl.envs.reward_types import RewardType, scorers, type_of_row
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_source import SlimeSource
-from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.envs.travel import arrived
-from agentrl.errors import AgentRLError, ConfigError, DataError, EnvError
+from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import words_of
-from agentrl.visible import shown_url
 
 __all__ = [
-    "SLOW_ROWS",
     "check_eval_sets",
-    "check_rows",
     "preflight",
     "services_of",
     "source_of",
     "tools_of",
 ]
-
-#: Rows of --prompt-data that are read of a format in which that takes time, and seconds after which
-#: no further row of any is; a later malformed one ends the run when it is reached.
-SLOW_ROWS, LIMIT_S = 1000, 10.0
 
 
 def preflight(config: RunConfig) -> list[str]:
@@ -64,7 +56,7 @@ def preflight(config: RunConfig) -> list[str]:
     env = make_env(cls, config.env_args)
     services = services_of(config, cls)
     notes += check_eval_sets(config, cls)
-    _refuse_shared_url(config, cls, source)
+    refuse_shared_url(config, cls, source)
     # What a source that keeps its place gives is gone from it: only the run asks it.
     keeps = isinstance(source, SlimeSource) and source.keeps_place
     task, changed = None if keeps else first_task(source), None
@@ -124,48 +116,6 @@ def _about_reward(config: RunConfig) -> Iterator[str]:
             "no --rm-type and no --custom-rm-path: the reward is 1 where the model's whole text is "
             "the label, and 0 elsewhere, but for rows whose metadata says rm_type"
         )
-
-
-def _refuse_shared_url(config: RunConfig, cls: type[Env], source: TaskSource) -> None:
-    """`--rm-url` names one server: a teacher's is no reward model, and answers as if it were."""
-    given = config.env_args
-    is_asked = config.has_served_teacher and issubclass(cls, SingleTurnEnv)
-    if not is_asked or "reward_service" in given:
-        return
-    own, usual = scorers(given.get("reward"), given.get("rm_type"))
-    if own is not None:  # a function of the user's comes before what a row asks for
-        return
-    flag = "--custom-rm-path" if given.get("reward") else "--rm-type"
-    named: list[tuple[str, RewardType | None]] = [(flag, usual)]
-    if not given.get("reward"):
-        tasks = chain.from_iterable(open_eval_sets(config, cls).values())
-        if isinstance(source, RowSource):
-            tasks = chain(source.first(_limit(source)), tasks)
-        named += [(f"rm_type of the row of task {task.id}", _type_of(task)) for task in tasks]
-    for whose, kind in named:
-        if kind is not None and "url" in kind.facts.wants:
-            raise ConfigError(
-                f"{whose} {kind.name} with --opd-type sglang: --rm-url "
-                f"{shown_url(config.rm_url or '')} names the "
-                "teacher, and the reward would ask it too; have the run start the reward model "
-                "(`reward_service` of --env-args), or give --opd-type megatron"
-            )
-
-
-def _type_of(task: Task) -> RewardType | None:
-    with suppress(EnvError):  # a name that nothing bears ends its episode
-        return type_of_row(task.row)
-    return None
-
-
-def check_rows(source: TaskSource) -> list[str]:
-    """Notes on the rows of --prompt-data, as far as they are read. Raises DataError for one that
-    cannot be."""
-    return source.check(_limit(source), LIMIT_S) if isinstance(source, RowSource) else []
-
-
-def _limit(source: RowSource) -> int | None:
-    return SLOW_ROWS if source.is_slow else None
 
 
 def source_of(config: RunConfig, cls: type[Env]) -> TaskSource:

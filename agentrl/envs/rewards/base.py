@@ -1,6 +1,6 @@
 """What a reward that ships says of itself beside its rule, under `@ships`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +21,8 @@ class Facts(msgspec.Struct, frozen=True):
     ranks        the same of the answers of a group, a list of numbers, for --group-rm
     reads        called as the reward is: what the text answers, as votes of an evaluation are
                  counted (`maj@k`); None: it reads no single answer
+    check_row    called with a row before it is played: raises EnvError for one that the reward has
+                 no rule for; None: only an answer shows that
     """
 
     needs_label: bool = True
@@ -29,6 +31,7 @@ class Facts(msgspec.Struct, frozen=True):
     is_spoken: bool = False
     ranks: Callable[..., Any] | None = None
     reads: Callable[..., Any] | None = None
+    check_row: Callable[[Mapping[str, Any]], None] | None = None
 
 
 _FACTS: dict[Callable[..., Any], Facts] = {}
@@ -42,11 +45,12 @@ def ships(
     is_spoken: bool = False,
     ranks: Callable[..., Any] | None = None,
     reads: Callable[..., Any] | None = None,
+    check_row: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Callable[[F], F]:
     """Say it of the function below."""
 
     def said(function: F) -> F:
-        _FACTS[function] = Facts(needs_label, keys, wants, is_spoken, ranks, reads)
+        _FACTS[function] = Facts(needs_label, keys, wants, is_spoken, ranks, reads, check_row)
         return function
 
     return said

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentrl.envs.grading.cell import RuleError
 
-__all__ = ["CHECKS", "checks", "compared", "is_kept"]
+__all__ = ["CHECKS", "arguments", "checks", "compared", "is_kept"]
 
 Check = Callable[..., bool]
 CHECKS: dict[str, Check] = {}
@@ -31,9 +31,9 @@ def checks(instruction: str) -> Callable[[Check], Check]:
     return named
 
 
-def is_kept(instruction: str, text: str, told: Mapping[str, Any]) -> bool:
-    """Whether the text keeps the instruction. Raises RuleError for one that has no check here, or
-    whose arguments are not there."""
+def arguments(instruction: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the check, of what the row tells. Raises RuleError for an instruction that has no
+    check here, or whose arguments are not there."""
     check = CHECKS.get(instruction)
     if check is None:
         raise RuleError(f"there is no check of the instruction {instruction!r}")
@@ -41,9 +41,15 @@ def is_kept(instruction: str, text: str, told: Mapping[str, Any]) -> bool:
     lacking = [p.name for p in parameters if p.default is p.empty and told.get(p.name) is None]
     if lacking:
         raise RuleError(f"the instruction {instruction} wants {', '.join(lacking)} in its kwargs")
-    known = {p.name: _whole(told[p.name]) for p in parameters if told.get(p.name) is not None}
+    return {p.name: _whole(told[p.name]) for p in parameters if told.get(p.name) is not None}
+
+
+def is_kept(instruction: str, text: str, told: Mapping[str, Any]) -> bool:
+    """Whether the text keeps the instruction. Raises RuleError as `arguments` does, and for what
+    they cannot be."""
+    known = arguments(instruction, told)
     try:
-        return bool(text.strip()) and check(text, **known)
+        return bool(text.strip()) and CHECKS[instruction](text, **known)
     except (TypeError, ValueError) as error:
         raise RuleError(f"the instruction {instruction} cannot be read: {error}") from error
 
