@@ -27,8 +27,9 @@ refused. Flags may be given in place of a script, behind `--`:
     agentrl explain-flags scripts/run-qwen3-4B.sh
     agentrl explain-flags -- --colocate --lr 1e-6
 
-Words that only a run of the script can tell (`$BASE_DIR/data`) stay as they are. Model, data and
-this host are not looked at: the line that is printed with --dry-run does that.
+Words that only a run of the script can tell (`$BASE_DIR/data`) stay as they are. Model and data are
+not looked at, and of this host only whether it has GPUs, where an answer depends on it: the line
+that is printed with --dry-run does that.
 
 exit codes:
   0    every flag is accepted, and every argument arrives

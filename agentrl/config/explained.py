@@ -1,24 +1,28 @@
 """What agentrl answers to each flag of a command line, one by one.
 
 The answers are those that the programs give: a flag is read as they read it, alone, and by rule
-where its answer depends on the others. A value that no run takes is refused. What flags cannot do
-together, and what a model or this host cannot do, `--dry-run` tells. A value that only a run of a
-script can tell is not judged.
+where its answer depends on the others, on a preset that is named, or on whether this host has GPUs.
+A value that no run takes is refused. What flags cannot do together, and what a model or this host
+cannot do, `--dry-run` tells. A value that only a run of a script can tell is not judged, nor is a
+flag whose answer depends on it.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
 import msgspec
 
 from agentrl.config import answers
 from agentrl.config.agreements import settle
 from agentrl.config.command_line import Program, read_flags
-from agentrl.config.fields import own_fields, synchronous_values
+from agentrl.config.fields import Field, own_fields, synchronous_values
 from agentrl.config.given import GivenFlags
 from agentrl.config.launch_script import Argument
 from agentrl.config.refused import about_families
+from agentrl.config.resolve import RANKS, ranks_here, under_values
 from agentrl.config.single_values import about_values
+from agentrl.errors import ConfigError
 
 __all__ = ["Explained", "explain"]
 
@@ -49,21 +53,65 @@ class Explained(msgspec.Struct, frozen=True):
         return " ".join(value.text for value in self.values)
 
 
+class _UnreadError(Exception):
+    """An answer depends on a value that only a run of the script can tell; its flag."""
+
+
+class _Known(Mapping[str, Any]):
+    """The values of a run, for the rules. Raises _UnreadError where one is asked for that `unread`
+    has, with its flag."""
+
+    def __init__(self, values: Mapping[str, Any], unread: Mapping[str, str]) -> None:
+        self._values, self._unread = values, unread
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._unread:
+            raise _UnreadError(self._unread[name])
+        if name == RANKS and (num := ranks_here(self)) is not None:
+            return num
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values or name in self._unread
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._values, **self._unread})
+
+    def __len__(self) -> int:
+        return len({**self._values, **self._unread})
+
+
 def explain(arguments: Iterable[Argument], program: Program = "train_async") -> list[Explained]:
     """The answer of `program` to each flag, in their order."""
     groups = list(_groups(arguments))
+    whole, known = _whole(groups, program)
+    last = {flag: index for index, (flag, _) in enumerate(groups)}
+    return [
+        _repeated(found) if last[flag] != index else found
+        for index, (flag, values) in enumerate(groups)
+        for found in [_explained(flag, values, whole, known)]
+    ]
+
+
+def _whole(
+    groups: list[tuple[str, tuple[Argument, ...]]], program: Program
+) -> tuple[GivenFlags, _Known]:
+    """All that is given, and the values that a run has of it, a preset's under them."""
     whole = GivenFlags(values=dict(synchronous_values()) if program == "train" else {})
+    unread: dict[str, str] = {}
     for flag, values in groups:
         if all(value.known for value in values):
             read = _read(flag, values)
             whole.values.update(read.values)
             whole.said.update(read.said)
-    last = {flag: index for index, (flag, _) in enumerate(groups)}
-    return [
-        _repeated(found) if last[flag] != index else found
-        for index, (flag, values) in enumerate(groups)
-        for found in [_explained(flag, values, whole)]
-    ]
+            unread = {name: text for name, text in unread.items() if name not in read.values}
+        elif (field := _field(flag)) is not None:
+            unread[field.name] = whole.said[field.name] = flag
+    under = {}
+    if "preset" in whole.values:
+        with suppress(ConfigError):  # a preset that is none is told as such
+            under = under_values(whole.values)[0]
+    return whole, _Known({**under, **whole.values}, unread)
 
 
 def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument, ...]]]:
@@ -92,14 +140,19 @@ def _read(flag: str, values: tuple[Argument, ...]) -> GivenFlags:
     return read_flags([flag, *(value.text for value in values)])
 
 
-def _explained(flag: str, values: tuple[Argument, ...], whole: GivenFlags) -> Explained:
+def _explained(
+    flag: str, values: tuple[Argument, ...], whole: GivenFlags, known: _Known
+) -> Explained:
     if not flag:
         return _without_flag(values)
     read = _read(flag, values)
     guessed = [value.text for value in values if not value.known]
     if guessed and not _is_refused(flag):
         return _unread(flag, values, guessed, asked=bool(read.asked))
-    settled = settle(read.asked, whole.values, whole.said)
+    try:
+        settled = settle(read.asked, known, whole.said)
+    except _UnreadError as error:
+        return _unread(flag, values, [str(error)], asked=True)
     refused = [
         *read.refused,
         *settled.refused,
@@ -154,12 +207,16 @@ def _unread(
 
 def _meaning(flag: str, read: GivenFlags) -> str:
     found = answers.row_of(flag)
-    field = own_fields().get(flag.removeprefix("--").removeprefix("no-").replace("-", "_"))
+    field = _field(flag)
     if found is not None and found[1].state == "works" and (found[1].says or found[1].differs):
         return "; ".join(filter(None, (found[1].says, found[1].differs)))
     if field is not None:
         return field.help
     return next((text for family, text in _PASSED_ON.items() if family in read.values), "")
+
+
+def _field(flag: str) -> Field | None:
+    return own_fields().get(flag.removeprefix("--").removeprefix("no-").replace("-", "_"))
 
 
 def _repeated(found: Explained) -> Explained:

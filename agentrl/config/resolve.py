@@ -45,9 +45,12 @@ from agentrl.config.unread import for_evaluation, is_read
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
 
-__all__ = ["Resolved", "layered", "parse", "read"]
+__all__ = ["RANKS", "Resolved", "layered", "parse", "ranks_here", "read", "under_values"]
 
 Layer = dict[str, Any]
+
+#: The field that says how many ranks the learner has on a node.
+RANKS = "actor_num_gpus_per_node"
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -123,7 +126,7 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     run = run or run_of_load(values)
     if run is not None and values.get("resume", "auto") == "auto":  # they have found it
         said = {name: text for name, text in said.items() if name not in ("run_dir", "run_id")}
-    under, preset_notes = _preset(values) if run is None else (_before(run), [])
+    under, preset_notes = under_values(values) if run is None else (_before(run), [])
     if values.get("sglang_config"):  # its groups say how many devices there are
         under = {name: value for name, value in under.items() if name != "rollout_num_gpus"}
     given.asked[:0] = file.asked
@@ -229,7 +232,7 @@ def _continued(
     return config, [f"continuing {run}", *notes, *edits]
 
 
-def _preset(values: Layer) -> tuple[Layer, list[str]]:
+def under_values(values: Layer) -> tuple[Layer, list[str]]:
     """The values of the presets that lie under `values`, if any do, and the name of the upper."""
     name, reason = values.get("preset"), ""
     starters = [name for name, field in own_fields().items() if field.fact.starts]
@@ -260,12 +263,19 @@ def _synchronous(values: Layer, refused: list[str]) -> Layer:
 
 def _with_ranks(values: Layer) -> tuple[Layer, list[str]]:
     """On the CPU of one host the learner has one rank, unless it is told otherwise."""
-    name, wanted = "actor_num_gpus_per_node", values.get("device", "auto")
-    if name in values or "ray_address" in values or wanted == "cuda":
+    if (num := ranks_here(values)) is None:
         return values, []
-    if choose_here(wanted).device == "cuda":
-        return values, []
-    return values | {name: 1}, [f"on the CPU the learner has 1 rank ({own_fields()[name].flag})"]
+    note = f"on the CPU the learner has {num} rank ({own_fields()[RANKS].flag})"
+    return values | {RANKS: num}, [note]
+
+
+def ranks_here(values: Mapping[str, Any]) -> int | None:
+    """Ranks of the learner on this host, where its device and not `values` says how many; None:
+    they, or the default. Raises EnvironmentSetupError as `choose_here`."""
+    wanted = values.get("device", "auto")
+    if RANKS in values or "ray_address" in values or wanted == "cuda":
+        return None
+    return None if choose_here(wanted).device == "cuda" else 1
 
 
 _FUNCTION = "custom_generate_function_path"

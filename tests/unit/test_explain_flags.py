@@ -12,7 +12,8 @@ from agentrl.actors.judge import FILTER
 from agentrl.algorithms.load import ESTIMATORS
 from agentrl.cli.main import main
 from agentrl.config.command_line import read_flags
-from agentrl.config.explained import explain
+from agentrl.config.device import choose_here
+from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import Argument
 from agentrl.config.single_values import _NAMED, about_values
 from agentrl.errors import ConfigError
@@ -33,6 +34,11 @@ python3 train_async.py --lr 1e-6 --release-train --balance-data \\
 def _answers(text: str) -> dict[str, tuple[str, str]]:
     found = explain([Argument(word) for word in shlex.split(text)])
     return {one.flag: (one.answer, one.says) for one in found}
+
+
+def _judged(text: str) -> list[Explained]:
+    """The answers where words with a $ are such as only a run can tell."""
+    return explain([Argument(word, known="$" not in word) for word in text.split()])
 
 
 def _written(tmp_path: Path, text: str = _SCRIPT) -> str:
@@ -145,6 +151,43 @@ def test_a_value_that_only_a_run_can_tell_is_not_judged(flag: str, answer: str) 
     assert found.answer == answer
     assert [word.text for word in found.words] == [flag, "${N}"]
     assert ("not judged" in found.says) == (answer != "refused")
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "says"),
+    [
+        ("", "refused", "--actor-num-gpus-per-node is 1; make it 1"),  # the CPU of this host
+        ("--actor-num-gpus-per-node 4", "already so", "in the ranks of the policy"),
+        ("--actor-num-gpus-per-node 8", "refused", "--actor-num-gpus-per-node is 8; make it 8"),
+        ("--preset search-r1-local --device auto", "refused", "is 1; make it 1"),
+        ("--preset nonesuch --actor-num-gpus-per-node 4", "already so", ""),
+        ("--ray-address here:6379", "refused", "is 8; make it 8"),
+        ("--ray-address $HEAD", "refused", "is 8; make it 8"),
+        ("--device $DEVICE", "unknown", "--device is not judged"),
+        ("--actor-num-gpus-per-node $N", "unknown", "--actor-num-gpus-per-node is not judged"),
+        ("--actor-num-gpus-per-node $N --actor-num-gpus-per-node 4", "already so", ""),
+        ("--actor-num-nodes $N --actor-num-gpus-per-node 4", "already so", ""),
+    ],
+)
+def test_the_ranks_of_a_critic_are_compared_with_those_that_a_run_has(
+    given: str, answer: str, says: str
+) -> None:
+    if not given.startswith(("--actor", "--ray")) and choose_here("auto").device == "cuda":
+        pytest.skip("on the GPUs of this host the learner has 8 ranks")
+    found = _judged(f"{given} --critic-num-gpus-per-node 4")[-1]
+    assert found.answer == answer
+    assert says in found.says
+
+
+def test_a_batch_is_not_judged_by_sizes_that_only_a_run_can_tell() -> None:
+    given = "--rollout-batch-size $N --n-samples-per-prompt 8"
+    found = _judged(f"{given} --num-steps-per-rollout 2 --global-batch-size 64")[-1]
+    assert (found.answer, found.says.endswith("--rollout-batch-size is not judged")) == (
+        "unknown",
+        True,
+    )
+    given = "--rollout-batch-size 8 --n-samples-per-prompt 8 --num-steps-per-rollout $N"
+    assert _judged(f"{given} --global-batch-size 64")[-1].answer == "unknown"
 
 
 def test_a_flag_that_is_given_twice_says_which_one_counts() -> None:
