@@ -4,6 +4,7 @@ Engines take control calls directly: the router forwards none of them.
 """
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -50,10 +51,12 @@ class EngineChecksum(msgspec.Struct, frozen=True):
 
 
 class HeldWeights(msgspec.Struct, frozen=True):
-    """The weights of an engine: the label that it has for them, and a digest of all of them."""
+    """The weights of an engine: the label that it has for them, a digest of all of them, and which
+    process holds them; empty where the server does not say."""
 
     label: str
     digest: str
+    process: str = ""
 
 
 class _Model(msgspec.Struct):
@@ -66,6 +69,10 @@ class _Tokens(msgspec.Struct):
 
 class _Checksum(msgspec.Struct):
     per_engine_checksum: str
+
+
+class _Process(msgspec.Struct):
+    process: str
 
 
 class EngineControl(HttpControl):
@@ -222,7 +229,18 @@ class EngineControl(HttpControl):
         """The weights as they are in memory now, in short."""
         label = await self.weight_version()
         digest = await self._post("/weights_checker", action="checksum")
-        return HeldWeights(label, self._read(digest, _Checksum).per_engine_checksum)
+        found = self._read(digest, _Checksum).per_engine_checksum
+        return HeldWeights(label, found, await self.process())
+
+    async def process(self) -> str:
+        """What tells its process from one that is started in its place; empty of a server that the
+        run has not started, which does not say."""
+        try:
+            return str((await self._get("/process", _Process)).process)
+        except EngineRefusedError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return ""
 
     async def weight_version(self) -> str:
         """The label of its weights."""

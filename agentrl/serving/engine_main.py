@@ -38,6 +38,7 @@ from agentrl.serving.cpu_norms import register_norms
 from agentrl.serving.cpu_schedule import register_prefill_gate
 from agentrl.serving.cpu_sinks import register_sinks
 from agentrl.serving.key import key_of_this_process
+from agentrl.serving.process_route import add_process_route
 from agentrl.serving.pull_route import add_pull_route
 from agentrl.serving.routes import register_routes
 
@@ -67,6 +68,7 @@ def main(argv: list[str]) -> None:
         register_routes(on_cpu=on_cpu)
     load_plugins()
     add_pull_route(app)
+    add_process_route(app)
     settings = prepare_server_args(argv)
     settings.api_key = key_of_this_process()
     try:

@@ -6,7 +6,9 @@ before the next.
 
 Told by name is an engine whose weights changed between two pushes (its own HTTP API can do that),
 and one whose weights a push did not change although others were sent. An engine that says nothing,
-was started anew, or fell out of a push and may hold a part of it, is not judged. Pure.
+was started anew, or fell out of a push and may hold a part of it, is not judged. Started anew is
+one that has the label of a start, and is another process than before: the label alone anybody with
+the run's key can set. A server that does not say which process it is goes by it all the same. Pure.
 """
 
 from collections.abc import Mapping
@@ -49,11 +51,11 @@ class Seals:
         """Compare with what engines hold now. Raises HealthError."""
         for name, held in found.items():
             seal = self._seals.get(name)
-            if seal is None or held.label in UNPUBLISHED or held == seal:
+            if seal is None or _is_same(held, seal) or _is_new(held, seal):
                 continue
             raise HealthError(
                 f"{name} no longer holds version {seal.label} as it was pushed: its weights are "
-                f"others now, labelled {held.label} (digest {held.digest[:12]}, not "
+                f"others now, or have another label: {held.label} (digest {held.digest[:12]}, was "
                 f"{seal.digest[:12]}). Somebody with the run's key changed them through its own "
                 "HTTP API, or its memory is damaged. Tokens that it sampled since are not of the "
                 "learner's weights. Find out who did; then --resume goes on"
@@ -81,3 +83,13 @@ class Seals:
                     "causes: parameter names that its model does not know, or a quantized model "
                     "that cannot be loaded into again. Compare with --check-weight-update-equal"
                 )
+
+
+def _is_same(held: HeldWeights, seal: HeldWeights) -> bool:
+    return (held.label, held.digest) == (seal.label, seal.digest)
+
+
+def _is_new(held: HeldWeights, seal: HeldWeights) -> bool:
+    """Whether the engine was started anew since the push."""
+    in_same_process = seal.process != "" and held.process == seal.process
+    return held.label in UNPUBLISHED and not in_same_process

@@ -107,6 +107,8 @@ class PlayingEngine(ScriptedEngine):
             return web.json_response(self.checksum())
         if request.path == "/model_info":
             return web.json_response({"weight_version": self.version})
+        if request.path == "/process":
+            return web.json_response({"process": self.process})
         refusal = await anyio.to_thread.run_sync(self.handle, request.path, body)
         if request.path == "/continue_generation":
             self._resumed.set()

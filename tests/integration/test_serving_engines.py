@@ -251,14 +251,19 @@ async def test_the_death_of_an_engine_in_a_push_leaves_the_rest_serving(
     assert set(turn.versions) == {5}
 
 
-async def test_weights_that_somebody_put_into_an_engine_are_told_by_its_name(stack: Stack) -> None:
+@pytest.mark.parametrize("label", [None, "none"])
+async def test_weights_that_somebody_put_into_an_engine_are_told_by_its_name(
+    label: str | None, stack: Stack
+) -> None:
     other = stack.folder / "other"
     make_model(9).save_pretrained(other)
     victim = stack.engines[1]
 
     async def replace_weights() -> None:
         async with control_of(stack, victim) as control:
-            await control._post("/update_weights_from_disk", model_path=str(other))
+            await control._post(
+                "/update_weights_from_disk", model_path=str(other), weight_version=label
+            )
 
     def push() -> None:
         with sink_to(stack, stack.engines) as sink:

@@ -69,6 +69,8 @@ class ScriptedEngine:
         self.model: dict[str, Any] = {}
         self.key: str | None = None
         self.sees_folders = True
+        #: What tells it from one that is started in its place; empty: it does not say.
+        self.process = f"first {name}"
 
     def handle(self, path: str, body: dict[str, Any]) -> str | None:
         """Act on a call; a text is a refusal."""
@@ -184,6 +186,9 @@ async def _serve(engine: ScriptedEngine) -> tuple[web.AppRunner, EngineAddress]:
         body = json.loads(await request.read() or b"{}")
         if request.path == "/server_info":
             return web.json_response(engine.server)
+        if request.path == "/process":
+            status = 200 if engine.process else 404
+            return web.json_response({"process": engine.process}, status=status)
         if request.path == "/weights_checker" and not engine.mute:
             return web.json_response(engine.checksum())
         if request.path == "/model_info":

@@ -115,7 +115,8 @@ def test_a_lost_engine_leaves_the_router_and_gets_the_weights_when_it_answers(
 
 
 def test_a_restarted_engine_is_no_alarm_in_a_push(servers: Cluster) -> None:
-    """SGLang calls what a server begins with `default`."""
+    """SGLang calls what a server begins with `default`, and does not say which process it is."""
+    servers.engines["e1"].process = ""
     sink = servers.sink("e0", "e1")
     sink.publish(1, some_weights(1).items())
     servers.engines["e1"].weights = some_weights(0)

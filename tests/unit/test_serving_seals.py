@@ -82,9 +82,50 @@ def test_an_engine_that_was_started_anew_is_no_alarm(cluster: Cluster) -> None:
     sink.publish(1, some_weights(1).items())
     cluster.engines["e1"].weights = some_weights(0)
     cluster.engines["e1"].version = "none"
+    cluster.engines["e1"].process = "second e1"
     sink.inspect()
     sink.publish(2, some_weights(2).items())
     cluster.assert_serving(2, some_weights(2), "e0", "e1")
+
+
+@pytest.mark.parametrize("label", ["none", "default", "7"])
+def test_weights_that_somebody_put_in_as_those_of_a_start_or_of_a_push_are_named(
+    label: str, cluster: Cluster
+) -> None:
+    """Whoever has the run's key can give weights any label; the process stays the same."""
+    sink = cluster.sink("e0", "e1")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e1"].weights = some_weights(9)
+    cluster.engines["e1"].version = label
+    told = rf"e1 no longer holds version 1 .* another label: {label} \("
+    with pytest.raises(HealthError, match=told):
+        sink.inspect()
+    with pytest.raises(HealthError, match=told):
+        sink.publish(2, some_weights(2).items())
+    assert not any(engine.paused for engine in cluster.engines.values())
+
+
+def test_weights_that_stayed_are_named_where_somebody_labels_them_as_those_of_a_start(
+    cluster: Cluster,
+) -> None:
+    sink = cluster.sink("e0")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e0"].version = "none"
+    with pytest.raises(HealthError, match="e0 no longer holds version 1"):
+        sink.inspect()
+
+
+def test_a_server_that_does_not_say_its_process_is_taken_for_restarted_by_its_label(
+    cluster: Cluster,
+) -> None:
+    """One that somebody else has started."""
+    cluster.engines["e0"].process = ""
+    sink = cluster.sink("e0")
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e0"].weights = some_weights(0)
+    cluster.engines["e0"].version = "default"
+    sink.publish(2, some_weights(2).items())
+    cluster.assert_serving(2, some_weights(2), "e0")
 
 
 def test_an_engine_that_says_nothing_of_its_weights_is_not_judged_and_told_of_once(
