@@ -8,11 +8,13 @@ returns them and again where the buffer takes them in.
 __all__ = [
     "A_REWARD",
     "MAX_ANSWERS_CHARS",
+    "MAX_CREDIT",
     "MAX_EVALUATIONS",
     "MAX_METRIC",
     "MAX_REWARD",
     "MAX_TOLD_BYTES",
     "RESAMPLES",
+    "credit_defect",
     "metric_defect",
     "reward_defect",
 ]
@@ -23,6 +25,8 @@ MAX_REWARD = 1e6
 #: Largest size of a metric, and most seconds of an episode. Counts up to here are whole numbers in
 #: a float, and the squares of a million of them add up to 1e36, finite in TensorBoard's float32.
 MAX_METRIC = 1e15
+#: Largest size of what an algorithm credits an episode or a turn with, for the same reason.
+MAX_CREDIT = 1e15
 #: Times that a turn is given up for a push under `--no-partial-rollout`; then it goes on through.
 RESAMPLES = 2
 #: Evaluation sets that may be played at once.
@@ -41,6 +45,11 @@ def reward_defect(reward: float) -> str | None:
 def metric_defect(metric: float) -> str | None:
     """Why a number can be no metric, to follow `it is ...`; None: it can."""
     return _defect(metric, MAX_METRIC, "a metric")
+
+
+def credit_defect(credit: float) -> str | None:
+    """Why a number can be no credit of an episode, to follow `it is ...`; None: it can."""
+    return _defect(credit, MAX_CREDIT, "a credit")
 
 
 def _defect(number: float, bound: float, what: str) -> str | None:

@@ -14,7 +14,6 @@ algorithm can be asked what it needs by programs that train nothing.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from agentrl.algorithms.regions.load import load_regions
 from agentrl.algorithms.role_rewards import role_credits
 from agentrl.algorithms.rows import TAKEN, Credit, MicroBatch, Outputs, Row, Trained
 from agentrl.algorithms.step_size import StepSize
-from agentrl.bounds import reward_defect
+from agentrl.bounds import credit_defect, reward_defect
 from agentrl.columns import TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
@@ -316,11 +315,12 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
             f"{algorithm.name}.credit returned {len(credits)} credits for the "
             f"{len(group.episodes)} episodes of group {group.group}"
         )
-    if not all(math.isfinite(value) for credit in credits for value in credit.numbers):
-        raise DataError(
-            f"{algorithm.name}.credit returned {[credit.value for credit in credits]} for the "
-            f"rewards {group.rewards}: the numbers are not all finite"
-        )
+    for value in (value for credit in credits for value in credit.numbers):
+        if found := credit_defect(value):
+            raise DataError(
+                f"{algorithm.name}.credit returned {[credit.value for credit in credits]} for the "
+                f"rewards {group.rewards}: one is {found}"
+            )
     return unfiltered(algorithm.cfg, group, credits)
 
 

@@ -12,7 +12,6 @@ rewards, less the penalties for length. What the estimator makes of a group's nu
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from agentrl.algorithms import slime_hooks
 from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.custom import named_as
 from agentrl.algorithms.rows import Credit
+from agentrl.bounds import reward_defect
 from agentrl.config.run import RunConfig
 from agentrl.errors import HookError
 from agentrl.types import GroupRows, LeaseHeader
@@ -89,7 +89,7 @@ def with_rewards(estimator: type[Algorithm], function: _Function) -> type[Algori
 def _processed(
     function: _Function, cfg: RunConfig, groups: Sequence[GroupRows]
 ) -> dict[str, list[float]]:
-    """By group, in order of its episodes. Raises HookError for other than finite numbers."""
+    """By group, in order of its episodes. Raises HookError for what can be no rewards."""
     found = function(cfg, groups)
     try:
         numbers = [[float(value) for value in values] for values in found]
@@ -104,9 +104,9 @@ def _processed(
             f"{place_in(function)}"
         )
     for group, values in zip(groups, numbers, strict=True):
-        if not all(map(math.isfinite, values)):
+        if found := next(filter(None, map(reward_defect, values)), None):
             raise HookError(
-                f"the rewards of group {group.group} are {values}, not all finite: "
+                f"the rewards of group {group.group} are {values}, one is {found}: "
                 f"{place_in(function)}"
             )
     return {group.group: values for group, values in zip(groups, numbers, strict=True)}

@@ -51,8 +51,8 @@ class EngineChecksum(msgspec.Struct, frozen=True):
 
 
 class HeldWeights(msgspec.Struct, frozen=True):
-    """The weights of an engine: the label that it has for them, a digest of all of them, and which
-    process holds them; empty where the server does not say."""
+    """The weights of an engine: the label that it has for them, a digest of all of them (empty: not
+    asked), and which process holds them (empty: the server does not say)."""
 
     label: str
     digest: str
@@ -225,12 +225,13 @@ class EngineControl(HttpControl):
             tensors |= rank["checksums"]
         return EngineChecksum(engine=answer["per_engine_checksum"], tensors=tensors)
 
-    async def held(self) -> HeldWeights:
+    async def held(self, *, with_digest: bool = True) -> HeldWeights:
         """The weights as they are in memory now, in short."""
-        label = await self.weight_version()
-        digest = await self._post("/weights_checker", action="checksum")
-        found = self._read(digest, _Checksum).per_engine_checksum
-        return HeldWeights(label, found, await self.process())
+        label, digest = await self.weight_version(), ""
+        if with_digest:
+            found = await self._post("/weights_checker", action="checksum")
+            digest = self._read(found, _Checksum).per_engine_checksum
+        return HeldWeights(label, digest, await self.process())
 
     async def process(self) -> str:
         """What tells its process from one that is started in its place; empty of a server that the

@@ -181,13 +181,12 @@ class Members:
         found: dict[str, HeldWeights] = {}
 
         async def ask(member: EngineControl) -> None:
-            found[member.name] = await member.held()
+            found[member.name] = await member.held(with_digest=self._tells_digests)
 
-        members = self.present if self._tells_digests else []
-        for member, error in self.failures(members, ask).items():
+        for member, error in self.failures(self.present, ask).items():
             if member.name not in self._unseen:
                 logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
-        self._unseen = {member.name for member in members} - found.keys()
+        self._unseen = {member.name for member in self.present} - found.keys()
         return found
 
     def _checksum(self, member: EngineControl) -> EngineChecksum:

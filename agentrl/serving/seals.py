@@ -8,7 +8,8 @@ Told by name is an engine whose weights changed between two pushes (its own HTTP
 and one whose weights a push did not change although others were sent. An engine that says nothing,
 was started anew, or fell out of a push and may hold a part of it, is not judged. Started anew is
 one that has the label of a start, and is another process than before: the label alone anybody with
-the run's key can set. A server that does not say which process it is goes by it all the same. Pure.
+the run's key can set. A server that does not say which process it is goes by it all the same. Where
+a digest is dear the label alone is compared. Pure.
 """
 
 from collections.abc import Mapping
@@ -55,8 +56,8 @@ class Seals:
                 continue
             raise HealthError(
                 f"{name} no longer holds version {seal.label} as it was pushed: its weights are "
-                f"others now, or have another label: {held.label} (digest {held.digest[:12]}, was "
-                f"{seal.digest[:12]}). Somebody with the run's key changed them through its own "
+                f"others now, or have another label: {held.label} (digest {_shown(held)}, was "
+                f"{_shown(seal)}). Somebody with the run's key changed them through its own "
                 "HTTP API, or its memory is damaged. Tokens that it sampled since are not of the "
                 "learner's weights. Find out who did; then --resume goes on"
             )
@@ -76,7 +77,7 @@ class Seals:
                     f"{version}: somebody else pushes to it, or SGLang did not take the label"
                 )
             old = before.get(name)
-            if has_changed and old is not None and old.digest == held.digest:
+            if has_changed and old is not None and old.digest == held.digest != "":
                 raise HealthError(
                     f"{name} still holds the weights of version {old.label}, under the label of "
                     f"version {version}: the push sent others and it kept what it had. Likely "
@@ -87,6 +88,10 @@ class Seals:
 
 def _is_same(held: HeldWeights, seal: HeldWeights) -> bool:
     return (held.label, held.digest) == (seal.label, seal.digest)
+
+
+def _shown(held: HeldWeights) -> str:
+    return held.digest[:12] or "not asked"
 
 
 def _is_new(held: HeldWeights, seal: HeldWeights) -> bool:

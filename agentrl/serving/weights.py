@@ -69,7 +69,8 @@ class FleetWeightSink:
                       sent, and engines that a push did not change are not told of
     fused             parameters of the engines that are several of the tensors
     pushes_draft      a push holds what engines draft with as well
-    tells_digests     engines are asked for a digest of their weights around each push
+    tells_digests     engines are asked for a digest of their weights around each push, beside their
+                      label
     on_lost           told of each engine that fell out of a push, in the calling thread
     key               what engines want to be shown
     keeps_cache       engines keep their caches over pushes (--kv-across-pushes keep)

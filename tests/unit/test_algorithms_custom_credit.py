@@ -30,7 +30,13 @@ FAULTS = {
         REWARDS,
         "groups",
         "[[float('nan')] * len(group.episodes) for group in groups]",
-        r"the rewards of group g1 are \[nan, .*\], not all finite",
+        r"the rewards of group g1 are \[nan, .*\], one is nan; a reward must be a finite number",
+    ),
+    "rewards: beyond float32": (
+        REWARDS,
+        "groups",
+        "[[1e39] * len(group.episodes) for group in groups]",
+        r"the rewards of group g1 are \[1e\+39, .*\], one is 1e\+39; a reward must be a finite",
     ),
     "slime's rewards: one list": (
         REWARDS,

@@ -135,7 +135,8 @@ def test_a_metric_that_is_taken_or_has_no_reduction_is_refused(metric: str, tmp_
     ("values", "said"),
     [
         ("[0.0]", "returned 1 credits for the 2 episodes of group g"),
-        ("[float('nan')] * 2", r"returned \[nan, nan\] .* not all finite"),
+        ("[float('nan')] * 2", r"returned \[nan, nan\] .* one is nan; a credit must be"),
+        ("[1e39] * 2", r"returned \[1e\+39, 1e\+39\] .* one is 1e\+39; a credit must be"),
     ],
 )
 def test_credit_that_is_none_is_refused(values: str, said: str, tmp_path: Path) -> None:

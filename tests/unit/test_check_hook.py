@@ -150,7 +150,7 @@ CASES = [
     Case(
         "advantage-estimator", "    def values(self, rewards)",
         "return [reward - 1.0 for reward in rewards]", "a subclass of agentrl.algorithms.base",
-        "return [float('nan')] * len(rewards)", "are not all finite",
+        "return [float('nan')] * len(rewards)", "one is nan; a credit must be a finite number",
     ),
     Case(
         "data-source-path", "    def get_samples(self, num_samples)",

@@ -25,7 +25,7 @@ class Mine(Algorithm):
 FAULTS = {
     "not a number": (
         "    def values(self, rewards):\n        return [float('nan')] * len(rewards)\n",
-        r"Mine\.credit .*are not all finite \(.*mine\.py:9\)",
+        r"Mine\.credit .*one is nan; a credit must be .* \(.*mine\.py:9\)",
     ),
     "a wrong length": (
         "    def values(self, rewards):\n        return rewards[:2]\n",

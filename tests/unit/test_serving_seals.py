@@ -150,6 +150,14 @@ def test_engines_whose_digests_are_dear_are_not_asked_for_them(cluster: Cluster)
     cluster.assert_serving(2, some_weights(2), "e0")
 
 
+def test_engines_whose_digests_are_dear_are_asked_for_their_labels(cluster: Cluster) -> None:
+    sink = cluster.sink("e0", tells_digests=False)
+    sink.publish(1, some_weights(1).items())
+    cluster.engines["e0"].version = "7"
+    with pytest.raises(HealthError, match=r"e0 no longer holds version 1 .* 7 \(digest not ask"):
+        sink.inspect()
+
+
 def test_a_push_under_another_label_than_its_own_is_told() -> None:
     with pytest.raises(HealthError, match=r"e0 calls its weights version 6 after a push of .* 7"):
         Seals().renew(7, (1,), {"e0": HeldWeights("6", "d")})

@@ -1,6 +1,7 @@
 """`--chat-template` from a directory or a file: what is taken, and what is refused with words."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_where_nobody_answers_a_template_may_forget(model: Path) -> None:
     (model / "chat_template.jinja").write_text(FORGETS)
     chat = load_template(OwnTemplate(OWN, is_one_turn=True), model)
     assert chat.open_prompt([Message.user("A")])
+
+
+def test_a_fifo_is_no_template_and_nobody_waits_for_it(model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.jinja")
+    with pytest.raises(ConfigError, match=r"t\.jinja is a FIFO; it wants own or a file"):
+        load_template(OwnTemplate(str(tmp_path / "t.jinja")), model)
 
 
 def test_a_file_that_is_not_there_is_said(model: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from agentrl.errors import ConfigError
+from agentrl.paths import kind_of
 from agentrl.tokens.template import ChatTemplate, read_template, special_tokens
 from agentrl.tokens.templates.chat import TemplateFormat
 from agentrl.tokens.templates.proof import prove
@@ -54,6 +55,9 @@ def _read(place: str, model_dir: Path) -> tuple[str, str]:
     """The template, and what errors call it."""
     if place == OWN:
         return read_template(model_dir), f"the chat template of {model_dir}"
+    kind = kind_of(Path(place).expanduser())
+    if kind not in ("a file", "nothing"):  # nobody may ever write into a FIFO
+        raise ConfigError(f"--chat-template {place} is {kind}; it wants {OWN} or a file")
     try:
         return Path(place).expanduser().read_text(encoding="utf-8"), f"the chat template {place}"
     except (OSError, ValueError) as error:
