@@ -113,7 +113,7 @@ def _recorded(
         run.path, config, clock, run_id=run.id, origin=origin, openers=openers
     ) as recorder:
         status, code, error = "crashed", 70, None
-        failed: AgentRLError | None = None
+        failed: Exception | None = None
         recorder.note(f"run directory {run.path}")
         try:
             _launch(config, run, recorder, clock, gate, plan)
@@ -126,26 +126,27 @@ def _recorded(
             failed = failure
             _LOG.error("%s", failure)
         except Exception as failure:
-            error = f"{type(failure).__name__}: {failure}"
+            error, failed = f"{type(failure).__name__}: {failure}", failure
             _LOG.exception("the driver failed")
         finally:
             if status in ("crashed", "failed"):
                 run.keep_ray_logs()
             recorder.finish(status, error)
             may_go_on = status in ("interrupted", "crashed") and (run.path / "ledger.db").exists()
-            hint = _hint(run.path, failed) if may_go_on else ""
+            hint = _hint(run.path, status, failed) if may_go_on else ""
             recorder.end(f"{recorder.epitaph(status)}; see {run.path}{hint}")
     return code
 
 
-def _hint(run: Path, failure: AgentRLError | None) -> str:
-    """How a run goes on. One whose process died again and again, or whose host lacks something, may
-    well end so once more."""
+def _hint(run: Path, status: str, failure: Exception | None) -> str:
+    """How a run goes on that was interrupted or has crashed. Only what may be tried again unchanged
+    is promised to: a process that died again and again, a host that lacks something or a bug may
+    well end it once more."""
     if isinstance(failure, RestartsSpentError):
         return f"; {failure.told}; --resume {run} goes on if what ended it is mended"
-    if isinstance(failure, EnvironmentSetupError):
-        return f"; --resume {run} goes on if what ended it is mended"
-    return f"; --resume {run} goes on"
+    if status == "interrupted" or isinstance(failure, InfrastructureError):
+        return f"; --resume {run} goes on"
+    return f"; --resume {run} goes on if what ended it is mended"
 
 
 def _launch(

@@ -113,11 +113,15 @@ def test_a_run_whose_process_died_again_and_again_promises_nothing(tmp_path: Pat
     for raised, hint in (
         (f"RestartsSpentError('long', told={told!r})", f"; {told}; --resume {{}} goes on if"),
         ("EnvironmentSetupError('no room')", "; --resume {} goes on if what ended it is mended"),
+        ("SystemExit('of the user')", "; --resume {} goes on if what ended it is mended"),
+        ("ZeroDivisionError('a bug')", "; --resume {} goes on if what ended it is mended"),
+        ("AgentRLError('not to be tried again')", "; --resume {} goes on if what ended it"),
         ("EngineError('gone')", "; --resume {} goes on\n"),
     ):
         body = f"from agentrl.errors import *; raise {raised}"
         body = body.replace(
-            "import *", "import EngineError, EnvironmentSetupError, RestartsSpentError"
+            "import *",
+            "import AgentRLError, EngineError, EnvironmentSetupError, RestartsSpentError",
         )
         said, _ = begin(tmp_path, body, "old", str(tmp_path / "new")).communicate()
         assert hint.format(tmp_path / "new") in said
