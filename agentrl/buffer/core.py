@@ -183,8 +183,7 @@ class BufferCore:
                 return self._evaluate(message)
             case PeerLost():
                 self._desks.reception.ended(message.name, message.incarnation)
-                if message.failed:
-                    self._failed(message)
+                self._ended(message)
             case Republish():
                 self._desks.pushes.asked_for(message)
             case Echo():
@@ -206,12 +205,16 @@ class BufferCore:
             self._claims.evaluations.cancel()
         return refusal
 
-    def _failed(self, lost: PeerLost) -> None:
-        """A process has ended by itself; where it is a learner, its lease may be why."""
+    def _ended(self, lost: PeerLost) -> None:
+        """A process has ended. Where it is a learner that did so by itself, its lease may be why;
+        of any other the driver is told which lease it was in."""
         epoch = self.peers.epoch_of(lost.name, lost.incarnation)
-        failed = None if epoch is None else self._leases.ended(epoch)
-        if failed is not None:
-            self.state.notify("lease_failed", **msgspec.structs.asdict(failed))
+        if epoch is None:
+            return
+        kind = "lease_failed" if lost.failed else "lease_left"
+        lease = self._leases.ended(epoch) if lost.failed else self._leases.left(epoch)
+        if lease is not None:
+            self.state.notify(kind, **msgspec.structs.asdict(lease))
 
     def _published(self, message: Published, now: float) -> Refused | None:
         before = self.state.published_version

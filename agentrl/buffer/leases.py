@@ -42,7 +42,7 @@ from agentrl.wire.messages import (
     Stepped,
 )
 
-__all__ = ["LEASE_DEATHS", "FailedLease", "LeaseDesk", "header"]
+__all__ = ["LEASE_DEATHS", "FailedLease", "LeaseDesk", "LeftLease", "header"]
 
 #: Learners that a lease may end before it is given up.
 LEASE_DEATHS = 3
@@ -57,13 +57,18 @@ class Waiting:
     since: float
 
 
-class FailedLease(msgspec.Struct, frozen=True):
-    """A lease in which learners ended, so many of them; its groups and their tasks, in order."""
+class LeftLease(msgspec.Struct, frozen=True):
+    """A lease in which a learner ended; its groups and their tasks, in order."""
 
     number: int
-    deaths: int
     groups: list[str]
     tasks: list[str]
+
+
+class FailedLease(LeftLease, frozen=True):
+    """One that may be why: so many learners have ended in it by themselves."""
+
+    deaths: int
     given_up: bool
 
 
@@ -183,24 +188,30 @@ class LeaseDesk:
     def ended(self, epoch: int) -> FailedLease | None:
         """The learner of this epoch ended by itself, with an error. None: not in a lease, or it is
         known."""
-        state = self._state
-        lease = state.leases.get(state.marks.get("requested_lease", 0))
-        is_its_own = state.marks.get("requested_by") == epoch
-        if lease is None or lease.stepped_by or not is_its_own or epoch in lease.ended:
+        lease, left = self._open_lease(epoch), self.left(epoch)
+        if lease is None or left is None:
             return None
-        groups_of = [state.groups[mint] for mint in lease.mints]
+        state, deaths = self._state, len(lease.ended) + 1
         failed = FailedLease(
-            number=lease.number,
-            deaths=len(lease.ended) + 1,
-            groups=[group_id(group.mint) for group in groups_of],
-            tasks=[group.task.id for group in groups_of],
-            given_up=len(lease.ended) + 1 >= LEASE_DEATHS,
+            **msgspec.structs.asdict(left), deaths=deaths, given_up=deaths >= LEASE_DEATHS
         )
         if failed.given_up:
             self._give_up(failed)
         else:
             state.put(msgspec.structs.replace(lease, ended=(*lease.ended, epoch)))
         return failed
+
+    def left(self, epoch: int) -> LeftLease | None:
+        """Which lease the learner of this epoch was in when somebody ended it; nothing changes.
+        None: in none, or it ended by itself, and that is known."""
+        if (lease := self._open_lease(epoch)) is None:
+            return None
+        groups_of = [self._state.groups[mint] for mint in lease.mints]
+        return LeftLease(
+            number=lease.number,
+            groups=[group_id(group.mint) for group in groups_of],
+            tasks=[group.task.id for group in groups_of],
+        )
 
     def announce(self, row: VersionRow) -> Refused | None:
         """Weights that an engine may hold from now on. Should their push never end, they are a
@@ -249,6 +260,15 @@ class LeaseDesk:
         return None
 
     # ---- inside ----
+
+    def _open_lease(self, epoch: int) -> LeaseRow | None:
+        """What the learner of this epoch has asked for last, been given and not stepped, unless it
+        is known to have ended in it."""
+        marks = self._state.marks
+        lease = self._state.leases.get(marks.get("requested_lease", 0))
+        if lease is None or marks.get("requested_by") != epoch:
+            return None
+        return None if lease.stepped_by or epoch in lease.ended else lease
 
     def _tell(self, waiting: Waiting, message: Message) -> None:
         learner = self._peers.named(waiting.learner)

@@ -82,6 +82,8 @@ class RunState:
                 self.failed_leases.take(event.data)
                 if event.data["given_up"]:
                     self.failures.given_up(len(event.data["groups"]))
+            case "lease_left":
+                self.failed_leases.left(event.data)
             case "evaluation":
                 self.evaluations[str(event.data["id"])] = event.data
             case "echo":
@@ -91,12 +93,6 @@ class RunState:
             case "fates":
                 self.failures.fates(event.data["counts"], event.data.get("too_long", 0))
         self.notify()
-
-    def where_learner_ended(self) -> str:
-        """In which lease a learner ended for good, as the end of a sentence."""
-        if words := self.failed_leases.words():
-            return f": {words}"
-        return f", the last in lease {self.steps + 1}" if self.leases > self.steps else ""
 
     def notify(self) -> None:
         """Wake every waiter."""

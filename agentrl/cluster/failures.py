@@ -2,7 +2,7 @@
 
 A failed group is replaced by the next one, so an Env that always raises would keep a run busy for
 ever without a single iteration; so would tasks of which no prompt fits. `FailureStreak` counts such
-groups; `FailedLeases` knows in which leases the learner ended by itself, and how often.
+groups; `FailedLeases` knows in which leases the learner ended, and how often by itself.
 """
 
 from collections.abc import Mapping
@@ -68,34 +68,47 @@ class FailedLeases:
 
     def take(self, data: Mapping[str, Any]) -> None:
         """Take in an event `lease_failed`."""
-        self._deaths[data["number"], tuple(data["groups"])] = data["deaths"]
+        self._deaths[_key(data)] = data["deaths"]
+
+    def left(self, data: Mapping[str, Any]) -> None:
+        """Take in an event `lease_left`: the learner ended there, and it does not count."""
+        self._deaths.setdefault(_key(data), 0)
 
     def stepped(self, number: int) -> None:
         """Lease `number` was stepped: whatever it was, it is over."""
         self._deaths = {key: n for key, n in self._deaths.items() if key[0] != number}
 
     def words(self) -> str:
-        """`the learner ended 3 times in lease 9 (groups ...)`, for all of them; empty: none."""
+        """`the learner ended 3 times in lease 9 (groups 00000007 of task t7, ...)`, for all of
+        them; empty: none."""
         return " and ".join(
-            f"the learner ended {_times(deaths)} in lease {number} (groups {_listed(groups)})"
+            f"the learner ended in lease {number} (groups {_listed(groups)}), which may not be why"
+            if deaths == 0
+            else f"the learner ended {_times(deaths)} in lease {number} (groups {_listed(groups)})"
             for (number, groups), deaths in self._deaths.items()
         )
 
 
 def given_up(data: Mapping[str, Any]) -> str:
     """What a person is told of a lease that is given up."""
-    pairs = zip(data["groups"], data["tasks"], strict=True)
-    named = [f"{group} of task {one_line(task, _TASK_CHARS)}" for group, task in pairs]
+    number, groups = _key(data)
     return (
-        f"lease {data['number']} ended the learner {_times(data['deaths'])}: its groups are given "
-        f"up as poison, and it is made of others. They are {_listed(named)}"
+        f"lease {number} ended the learner {_times(data['deaths'])}: its groups are given "
+        f"up as poison, and it is made of others. They are {_listed(groups)}"
     )
+
+
+def _key(data: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """The number of a lease, and its groups with their tasks."""
+    pairs = zip(data["groups"], data["tasks"], strict=True)
+    named = (f"{group} of task {one_line(task, _TASK_CHARS)}" for group, task in pairs)
+    return data["number"], tuple(named)
 
 
 def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _listed(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -28,6 +28,7 @@ from typing import Literal
 import msgspec
 
 from agentrl.cluster.here import interface_of, place_here
+from agentrl.cluster.oom_kills import OomKills
 from agentrl.cluster.ports import free_ports
 from agentrl.cluster.slots import NodePlace
 from agentrl.disk import make_folder, narrow
@@ -89,13 +90,16 @@ def environment_of(order: ProcessOrder, node: Mapping[str, str]) -> dict[str, st
 
 
 class ExitNotice(msgspec.Struct, frozen=True):
-    """A process ended. `expected`: the host itself had been told to stop it."""
+    """A process ended. `expected`: the host itself had been told to stop it. `out_of_memory`: by a
+    SIGKILL that nobody here sent, and since it began the kernel has killed for want of memory in
+    its cgroup."""
 
     name: str
     pid: int
     returncode: int
     expected: bool
     kind: ProcessKind
+    out_of_memory: bool = False
 
 
 class _Child:
@@ -103,6 +107,7 @@ class _Child:
         self.order = order
         self.process = process
         self.expected = False
+        self.oom_kills = OomKills(process.pid)
         self.done = threading.Event()
         self.reaping = threading.Lock()
 
@@ -286,8 +291,9 @@ class ProcessHost:
         with child.reaping:
             code = child.process.wait()
             child.done.set()
-        order, pid = child.order, child.process.pid
-        self._exits.put(ExitNotice(order.name, pid, code, child.expected, order.kind))
+        order, pid, expected = child.order, child.process.pid, child.expected
+        starved = code == -signal.SIGKILL and not expected and child.oom_kills.have_risen()
+        self._exits.put(ExitNotice(order.name, pid, code, expected, order.kind, starved))
 
 
 def _await(children: Iterable[_Child], timeout_s: float) -> None:

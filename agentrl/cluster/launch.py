@@ -42,7 +42,6 @@ from agentrl.errors import (
     AgentRLError,
     ConfigError,
     DataError,
-    EnvironmentSetupError,
     HealthError,
     InfrastructureError,
     RestartsSpentError,

@@ -1,7 +1,6 @@
 """Starting processes, and starting them again: what each kind needs so that the run goes on.
 
-    learner rank       the buffer is told if it ended by itself, for its lease may be why; all ranks
-                       end and start together
+    learner rank       the buffer is told, for its lease may be why; all ranks start together
     engine, router     started, an engine of several nodes with all its parts; once it answers, the
                        learner is told, which gives late engines the weights and routes whoever has
                        them; a learner that has ended meanwhile is started again, for the first
@@ -40,7 +39,7 @@ from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
-from agentrl.cluster.supervision import Consequence, died_by_itself
+from agentrl.cluster.supervision import Consequence, counts_against_lease
 from agentrl.errors import EngineError, EnvironmentSetupError, SlotLostError
 from agentrl.serving.key import read_key
 from agentrl.serving.router_control import RouterControl
@@ -263,7 +262,7 @@ class Processes:
             shares_devices = self._spec.config.colocate
             match consequence:
                 case Consequence.RESTART_LEARNER:
-                    await self.tell_failed(notice)
+                    await self.tell_ended(notice)
                     if shares_devices:
                         await self._restart_engines()
                     await self._restart_learner()
@@ -281,11 +280,12 @@ class Processes:
         ):
             await self._serve(engine_of(notice.name))
 
-    async def tell_failed(self, notice: ExitNotice) -> None:
-        """Tell the buffer of a learner that has ended by itself, whichever of its ranks was first:
-        one of them asks for leases."""
-        if died_by_itself(notice.returncode):
-            await self._requests.tell(PeerLost(_TOLD, self._lives[_TOLD].incarnation, failed=True))
+    async def tell_ended(self, notice: ExitNotice) -> None:
+        """Tell the buffer of a learner that has ended, and whether its lease may be why: whichever
+        of its ranks was first, one of them asks for leases. None that came after it is meant."""
+        source, failed = self._lives[_TOLD], counts_against_lease(notice)
+        if self.learner_life(notice) == source.learner:
+            await self._requests.tell(PeerLost(_TOLD, source.incarnation, failed))
 
     async def learner_ended(self) -> None:
         """The learner has done its work. What it was told last it may not have heeded any more: if

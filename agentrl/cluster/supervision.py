@@ -6,7 +6,7 @@
     router dies                 started again; engines are routed anew
     buffer, worker or service   started again
     worker falls silent         killed (its event loop is blocked), then started again
-    exit 2, 3, 4 or 65          of a learner rank, worker or buffer: nothing that a restart could
+    exit 2, 3, 4, 64 or 65      of a learner rank, worker or buffer: nothing that a restart could
                                 mend, the run ends with that error; others mean other things by it
 
 A process is started again at most MAX_RESTARTS times without a new iteration. One that is made
@@ -24,15 +24,17 @@ from agentrl.errors import (
     DataError,
     EnvironmentSetupError,
     HealthError,
+    HookError,
     InfrastructureError,
 )
 
 __all__ = [
     "CUT_OFF",
+    "HOOK_FAILED",
     "MAX_RESTARTS",
     "Consequence",
     "Supervision",
-    "died_by_itself",
+    "counts_against_lease",
     "exit_error",
     "has_crashed_learner",
     "must_be_killed",
@@ -42,9 +44,18 @@ MAX_RESTARTS = 5
 #: Exit code of a process that stopped because another part failed it: the buffer, an engine, the
 #: network (75 is EX_TEMPFAIL). It is started again, and what it was working on is not suspected.
 CUT_OFF = 75
+#: Exit code of a process that a function of the user's ended (HookError, with which the run ends as
+#: for any DataError): that function is to be mended, whatever it was given.
+HOOK_FAILED = 64
 _ERRORS: dict[int, type[AgentRLError]] = {
-    kind.exit_code: kind for kind in (ConfigError, EnvironmentSetupError, HealthError, DataError)
+    ConfigError.exit_code: ConfigError,
+    EnvironmentSetupError.exit_code: EnvironmentSetupError,
+    HealthError.exit_code: HealthError,
+    HOOK_FAILED: HookError,
+    DataError.exit_code: DataError,
 }
+#: What the lease of a learner may be the cause of: bad data, and whatever nobody foresaw.
+_OF_A_LEASE = (DataError, InfrastructureError)
 #: Processes that are agentrl's own programs.
 _OWN = ("learner", "worker", "buffer")
 
@@ -79,10 +90,14 @@ def has_crashed_learner(notice: ExitNotice) -> bool:
     return notice.kind == "learner" and exit_error(notice) is InfrastructureError
 
 
-def died_by_itself(returncode: int) -> bool:
-    """Whether a process has ended for what it did, and not for what somebody did to it: the user,
-    the kernel for want of memory, whoever ended its host, or a part that it waited for."""
-    return (returncode > 0 and returncode != CUT_OFF) or -returncode in _FAULTS
+def counts_against_lease(notice: ExitNotice) -> bool:
+    """Whether a learner may have ended for the lease that it was in: by bad data, a bug, a fault,
+    or a want of memory that the kernel tells of. Not for the configuration, its host, a health
+    check or a function of the user's, which are the same in every lease; nor for what somebody did
+    to it: the user, whoever ended its host, or a part that it waited for."""
+    if notice.returncode < 0:
+        return -notice.returncode in _FAULTS or notice.out_of_memory
+    return notice.returncode not in (0, CUT_OFF) and exit_error(notice) in _OF_A_LEASE
 
 
 def must_be_killed(role: str, state: str) -> bool:
@@ -107,6 +122,8 @@ class Supervision:
         if notice.expected:
             return Consequence.NOTHING
         if exit_error(notice) is not InfrastructureError:
+            if notice.kind == "learner":  # the other ranks saw a broken collective
+                self._fallen = max(self._fallen, life or 0)
             return Consequence.FAIL
         if notice.kind != "learner":
             restart = _RESTARTS.get(notice.kind, Consequence.RESTART)

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
+from agentrl.buffer.leases import LEASE_DEATHS
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import RunDir
@@ -27,6 +28,7 @@ from agentrl.cluster.supervision import (
     MAX_RESTARTS,
     Consequence,
     Supervision,
+    counts_against_lease,
     exit_error,
     has_crashed_learner,
     must_be_killed,
@@ -41,6 +43,7 @@ _LOG = logging.getLogger(__name__)
 _WAIT_S = 5.0
 #: Seconds that the buffer may take to hear of the last end of a learner.
 _LAST_WORD_S = 30.0
+_ADVICE = f"of a lease that ends it {LEASE_DEATHS} times the groups are given up, on --resume too"
 
 
 class Watch:
@@ -120,13 +123,13 @@ class Watch:
             self._state.learner_done = True
             self._state.notify()
             tasks.start_soon(self._processes.learner_ended)
-        elif consequence is Consequence.FAIL and has_crashed_learner(notice):
+        elif consequence is Consequence.FAIL and _tells_of_lease(notice):
             tasks.start_soon(self._fail_learner, notice)
         elif consequence is Consequence.FAIL:
             raise self._error(notice)
         elif consequence is not Consequence.NOTHING:
             self._recorder.note(
-                f"{notice.name} ended with {notice.returncode}: it is started again; see "
+                f"{notice.name} {_ended(notice)}: it is started again; see "
                 f"{self._run.log(notice.name)}"
             )
             tasks.start_soon(self._restart, notice, consequence)
@@ -139,20 +142,33 @@ class Watch:
         """A run that is continued shall know of this end too, and who reads of it in which lease
         the learner was."""
         with anyio.move_on_after(_LAST_WORD_S):
-            await self._processes.tell_failed(notice)
+            await self._processes.tell_ended(notice)
             await self._requests.catch_up()
         raise self._error(notice)
 
     def _error(self, notice: ExitNotice) -> AgentRLError:
-        ended = f"{notice.name} (pid {notice.pid}) ended with {notice.returncode}"
+        ended = f"{notice.name} (pid {notice.pid}) {_ended(notice)}"
         log = f"its log {self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
         kind = exit_error(notice)
+        where = self._state.failed_leases.words() if _tells_of_lease(notice) else ""
         if kind is not InfrastructureError:
-            return kind(f"{ended}; {log}")
+            where = f": {where}; {_ADVICE}" if where else ""
+            return kind(f"{ended}{where}; {log}")
         told = f"{notice.name} ended {MAX_RESTARTS + 1} times without a new iteration"
-        if has_crashed_learner(notice):
-            told += self._state.where_learner_ended()
+        told += f": {where}" if where else ""
         return RestartsSpentError(f"{ended}: {told}; {log}", told=told)
+
+
+def _tells_of_lease(notice: ExitNotice) -> bool:
+    """Whether the buffer is asked in which lease this process was before the run ends with it."""
+    return has_crashed_learner(notice) or (
+        notice.kind == "learner" and counts_against_lease(notice)
+    )
+
+
+def _ended(notice: ExitNotice) -> str:
+    why = ", and the kernel has killed for want of memory in its cgroup"
+    return f"ended with {notice.returncode}{why if notice.out_of_memory else ''}"
 
 
 def _told(loss: SlotLostError, names: Sequence[str]) -> str:

@@ -135,7 +135,7 @@ class Evaluate(_FromDriver, frozen=True, tag="evaluate"):
 class PeerLost(_FromDriver, frozen=True, tag="peer_lost"):
     """The driver saw this process end: requeue what it held, now. `incarnation`: which process of
     the name, so that no successor is taken for it; empty: whichever bears the name. `failed`: it
-    ended by itself, with an error; nobody ended it."""
+    ended by itself, with an error of which what it worked on may be the cause."""
 
     name: str
     incarnation: str = ""

@@ -19,9 +19,10 @@ from typing import Any, Self
 import anyio
 import msgspec
 
+from agentrl.cluster.host import ExitNotice
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.spec import RunSpec
-from agentrl.cluster.supervision import died_by_itself
+from agentrl.cluster.supervision import counts_against_lease
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.serving.control import EngineControl
@@ -222,8 +223,10 @@ class Lab:
         kind = name.partition("-")[0]
         if kind == "worker":
             self.driving.tell(PeerLost(name, self._incarnations[name]))
-        if kind == "learner" and died_by_itself(self.code(name) or 0):
-            self.driving.tell(PeerLost(name, self._incarnations[name], failed=True))
+        if kind == "learner":
+            notice = ExitNotice(name, self._pids[name], self.code(name) or 0, False, "learner")
+            failed = counts_against_lease(notice)
+            self.driving.tell(PeerLost(name, self._incarnations[name], failed=failed))
         if kind == "engine":
             self.driving.in_loop(_unroute, self.spec, name)
         self.start(name)

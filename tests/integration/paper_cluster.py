@@ -75,9 +75,10 @@ class PaperCluster:
         except queue.Empty:
             return []
 
-    def end(self, name: str, code: int) -> None:
+    def end(self, name: str, code: int, *, out_of_memory: bool = False) -> None:
         self._ended.add(self.pids[name])
-        self._exits.put(ExitNotice(name, self.pids[name], code, False, kind_of(name)))
+        pid, kind = self.pids[name], kind_of(name)
+        self._exits.put(ExitNotice(name, pid, code, False, kind, out_of_memory))
 
 
 def kind_of(name: str) -> ProcessKind:

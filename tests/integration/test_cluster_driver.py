@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agentrl.cluster.supervision import MAX_RESTARTS
-from agentrl.errors import HealthError, RestartsSpentError
+from agentrl.errors import AgentRLError, HealthError, RestartsSpentError
 from agentrl.types import Task
 from agentrl.wire.messages import Drain, Evaluate, Event, PeerLost
 from tests.integration.paper_cluster import playing
@@ -156,13 +156,62 @@ async def test_leases_that_end_the_learner_are_told_and_the_last_word_names_them
     assert isinstance(play.failure, RestartsSpentError)
     assert play.failure.told == (
         "learner-0 ended 6 times without a new iteration: the learner ended 3 times in lease 9"
-        " (groups 00000021, 00000022) and the learner ended 3 times in lease 9 (groups 00000025)"
+        " (groups 00000021 of task t1, 00000022 of task t2) and the learner ended 3 times in"
+        " lease 9 (groups 00000025 of task t1)"
     )
     told = [message for message in play.buffer.said if isinstance(message, PeerLost)]
     assert len({message.incarnation for message in told if message.failed}) == MAX_RESTARTS + 1
     said = capsys.readouterr().out
     assert "lease 9 ended the learner 3 times: its groups are given up" in said
     assert "00000022 of task t2" in said
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("code", [2, 3, 4, 64, 65])
+async def test_bad_data_that_ends_the_learner_is_told_and_its_lease_named(
+    tmp_path: Path, code: int
+) -> None:
+    """It ends the run at once; of what else does so no lease is the cause."""
+    async with playing(tmp_path) as (play, start):
+        await start()
+        await play.published(0, 0)
+        about = {"number": 9, "deaths": 1, "groups": ["00000021"], "tasks": ["t1"]}
+        await play.tell("lease_failed", **about, given_up=False)
+        play.cluster.end("learner-0", code)
+        await play.ended.wait()
+        mine = play.cluster.incarnations[play.cluster.pids["learner-0"]]
+    counted = [m for m in play.buffer.said if isinstance(m, PeerLost)]
+    assert counted == ([PeerLost("learner-0", mine, failed=True)] if code == 65 else [])
+    assert isinstance(play.failure, AgentRLError)
+    assert play.failure.exit_code == (65 if code == 64 else code)
+    named = "the learner ended once in lease 9 (groups 00000021 of task t1); of a lease that ends"
+    assert (named in str(play.failure)) is (code == 65)
+
+
+@pytest.mark.anyio
+async def test_a_learner_that_is_killed_ever_again_ends_the_run_with_the_groups_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the kernel says that memory was wanting, the end counts."""
+    async with playing(tmp_path) as (play, start):
+        await start()
+        await play.published(0, 0)
+        about = {"number": 1, "groups": ["00000001", "00000002"], "tasks": ["t1", "t2"]}
+        for life in range(1, MAX_RESTARTS + 2):
+            await play.tell("lease_left", **about)
+            play.cluster.end("learner-0", -9, out_of_memory=life == 2)
+            if life <= MAX_RESTARTS:
+                await play.cluster.next_start()
+        await play.ended.wait()
+    assert isinstance(play.failure, RestartsSpentError)
+    assert play.failure.told == (
+        "learner-0 ended 6 times without a new iteration: the learner ended in lease 1 (groups"
+        " 00000001 of task t1, 00000002 of task t2), which may not be why"
+    )
+    told = [m.failed for m in play.buffer.said if isinstance(m, PeerLost)]
+    assert told == [life == 2 for life in range(1, MAX_RESTARTS + 2)]
+    said = capsys.readouterr().out
+    assert said.count("ended with -9, and the kernel has killed for want of memory") == 1
 
 
 @asynccontextmanager

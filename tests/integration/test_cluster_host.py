@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from agentrl.cluster.host import ProcessHost, ProcessOrder, _Child
+from agentrl.cluster.oom_kills import OomKills
 from agentrl.errors import InfrastructureError
 
 
@@ -55,6 +56,23 @@ def test_stop_ends_a_process_that_ignores_sigterm_and_what_it_started(tmp_path: 
     wait_dead([pid, int(pid_file.read_text())])
     (notice,) = host.next_exits(300.0)
     assert notice.expected
+
+
+@pytest.mark.parametrize("risen", [True, False])
+def test_a_kill_that_nobody_here_ordered_is_told_with_whether_memory_was_wanting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, risen: bool
+) -> None:
+    monkeypatch.setattr(OomKills, "have_risen", lambda _: risen)
+    host = ProcessHost()
+    host.start(order("killed", "kill -9 $$", tmp_path))
+    host.start(order("ended", "exit 3", tmp_path))
+    host.start(order("stopped", "trap '' TERM; sleep 1000", tmp_path))
+    notices: dict[str, bool] = {}
+    while len(notices) < 2:
+        notices |= {each.name: each.out_of_memory for each in host.next_exits(300.0)}
+    host.stop(grace_s=0.0)
+    notices |= {each.name: each.out_of_memory for each in host.next_exits(300.0)}
+    assert notices == {"killed": risen, "ended": False, "stopped": False}
 
 
 def test_an_expendable_process_is_killed_when_those_beside_it_have_ended(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ def test_a_repeated_message_and_an_end_by_somebody_elses_hand_count_for_nothing(
     begin(b, "2", 1, version=2)
     b.say("driver.1", PeerLost("learner", "2"))
     assert [data["deaths"] for data in b.told("lease_failed")] == [1]
+    assert b.told("lease_left") == [
+        {"number": 1, "groups": ["00000001", "00000002"], "tasks": ["0", "1"]}
+    ]
     assert b.core.state.leases[1].mints == (1, 2)
 
 
@@ -83,7 +86,9 @@ def test_only_the_learner_that_was_given_a_lease_counts_against_it() -> None:
     fail(b, "2")  # before it asked
     b.say("driver.1", PeerLost("learner", "never seen", failed=True))
     b.say("driver.1", PeerLost("w0", "1", failed=True))
-    assert b.told("lease_failed") == []
+    b.say("driver.1", PeerLost("learner", "2"))
+    b.say("driver.1", PeerLost("w0", "1"))
+    assert b.told("lease_failed") == b.told("lease_left") == []
 
 
 def test_a_learner_that_waits_for_a_lease_has_none() -> None:

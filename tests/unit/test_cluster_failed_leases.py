@@ -19,8 +19,8 @@ def test_each_lease_is_named_with_how_often_and_a_lease_made_again_is_another() 
         leases.take(failed(9, deaths, ["7", "8"]))
     leases.take(failed(9, 1, ["9"]))
     assert leases.words() == (
-        "the learner ended 3 times in lease 9 (groups 7, 8) and the learner ended once in lease 9"
-        " (groups 9)"
+        "the learner ended 3 times in lease 9 (groups 7 of task t7, 8 of task t8) and the learner"
+        " ended once in lease 9 (groups 9 of task t9)"
     )
 
 
@@ -29,17 +29,24 @@ def test_a_lease_that_was_stepped_is_not_spoken_of_any_more() -> None:
     leases.take(failed(3, 1, ["5"]))
     leases.take(failed(4, 2, ["6"]))
     leases.stepped(3)
-    assert leases.words() == "the learner ended twice in lease 4 (groups 6)"
+    assert leases.words() == "the learner ended twice in lease 4 (groups 6 of task t6)"
 
 
 def test_a_learner_that_was_killed_again_and_again_was_in_a_lease_too() -> None:
-    """A kill counts for nothing against the lease, and a reader wants its number all the same."""
+    """A kill counts for nothing against the lease, and a reader wants its name all the same."""
     state = RunState()
-    assert state.where_learner_ended() == ""
-    state.apply(Event("lease", {"number": 1, "last": False}))
-    assert state.where_learner_ended() == ", the last in lease 1"
-    state.apply(Event("lease_failed", failed(1, 3, ["5"], given_up=False)))
-    assert state.where_learner_ended() == ": the learner ended 3 times in lease 1 (groups 5)"
+    left = {"number": 1, "groups": ["5"], "tasks": ["t5"]}
+    state.apply(Event("lease_left", left))
+    assert state.failed_leases.words() == (
+        "the learner ended in lease 1 (groups 5 of task t5), which may not be why"
+    )
+    state.apply(Event("lease_failed", failed(1, 2, ["5"], given_up=False)))
+    state.apply(Event("lease_left", left))
+    assert state.failed_leases.words() == (
+        "the learner ended twice in lease 1 (groups 5 of task t5)"
+    )
+    state.apply(Event("step", {"number": 1}))
+    assert state.failed_leases.words() == ""
 
 
 def test_of_many_groups_few_are_named_and_a_task_moves_no_cursor() -> None:

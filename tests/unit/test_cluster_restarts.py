@@ -143,7 +143,9 @@ def test_a_process_that_was_replaced_is_not_missed_in_its_successor() -> None:
 
 
 @pytest.mark.parametrize("first", ["learner-0", "learner-1"])
-def test_the_buffer_hears_of_a_learner_that_ended_by_itself_and_of_no_other(first: str) -> None:
+def test_the_buffer_hears_of_a_learner_that_ended_and_whether_it_did_by_itself(
+    first: str,
+) -> None:
     """Whichever rank was first: it is one of them that asks for leases."""
     made, cluster, peer = processes("learner-0", "learner-1")
 
@@ -157,7 +159,27 @@ def test_the_buffer_hears_of_a_learner_that_ended_by_itself_and_of_no_other(firs
 
     anyio.run(run)
     assert len(cluster.started) == 6
-    assert peer.messages == [PeerLost("learner-0", told_of(cluster, 2), failed=True)]
+    assert peer.messages == [
+        PeerLost("learner-0", told_of(cluster, 0), failed=False),
+        PeerLost("learner-0", told_of(cluster, 2), failed=True),
+    ]
+
+
+def test_the_successor_of_a_learner_is_not_told_of_in_its_place() -> None:
+    """News of a rank that come late: another life of the learner has begun."""
+    made, cluster, peer = processes("learner-0", "learner-1")
+
+    async def run() -> None:
+        for name in ("learner-0", "learner-1"):
+            await made.start(name)
+        late = ExitNotice("learner-1", cluster.running["learner-1"], 65, False, "learner")
+        first = ExitNotice("learner-0", cluster.running["learner-0"], -9, False, "learner")
+        await made.restart(first, Consequence.RESTART_LEARNER)
+        peer.messages.clear()
+        await made.tell_ended(late)
+
+    anyio.run(run)
+    assert peer.messages == []
 
 
 def test_the_news_of_an_end_that_was_dealt_with_starts_nothing() -> None:
@@ -202,7 +224,8 @@ def test_who_shares_devices_is_started_again_together(name: str, consequence: Co
 
     anyio.run(run)
     assert [order.name for order in cluster.started] == both * 2
-    assert peer.messages == []
+    ended = [PeerLost("learner-0", told_of(cluster, 2))] if name == "learner-0" else []
+    assert peer.messages == ended
 
 
 def test_what_is_lost_is_waited_for_no_more() -> None:

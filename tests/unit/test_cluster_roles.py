@@ -6,12 +6,14 @@ import anyio
 import pytest
 
 from agentrl.cluster.roles import __main__ as roles
-from agentrl.cluster.supervision import CUT_OFF
+from agentrl.cluster.supervision import CUT_OFF, HOOK_FAILED
 from agentrl.errors import (
     AgentRLError,
     ConfigError,
+    DataError,
     EnvironmentSetupError,
     FencedError,
+    HookError,
     PeerLostError,
     PushError,
 )
@@ -45,8 +47,14 @@ def test_an_error_keeps_its_exit_code_in_a_task_group(
 def test_a_process_that_another_one_left_alone_says_so(
     kind: type[AgentRLError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a buffer that is slow to answer would cost a lease its groups (`died_by_itself`)."""
+    """Else a buffer that is slow to answer would cost a lease its groups."""
     assert exit_code_of(kind("no answer"), monkeypatch) == CUT_OFF
+
+
+def test_a_function_of_the_user_s_is_told_from_bad_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a lease would lose its groups to a mistake in a function that is tried three times."""
+    assert exit_code_of(HookError("--f x.py:f"), monkeypatch) == HOOK_FAILED
+    assert exit_code_of(DataError("a row"), monkeypatch) == 65
 
 
 def test_any_other_error_is_a_bug(

@@ -1,18 +1,20 @@
 """What the end or the silence of a process means."""
 
+import msgspec
 import pytest
 
 from agentrl.cluster.host import ExitNotice, ProcessKind
 from agentrl.cluster.supervision import (
     CUT_OFF,
+    HOOK_FAILED,
     MAX_RESTARTS,
     Consequence,
     Supervision,
-    died_by_itself,
+    counts_against_lease,
     exit_error,
     must_be_killed,
 )
-from agentrl.errors import DataError, InfrastructureError
+from agentrl.errors import DataError, HookError, InfrastructureError
 
 KINDS: dict[str, ProcessKind] = {
     "learner": "learner", "worker": "worker", "engine": "engine", "buffer": "buffer",
@@ -170,12 +172,35 @@ def test_what_a_process_meant_by_its_exit_code_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "itself"),
+    ("code", "counts"),
     [(70, True), (1, True), (0, False), (-11, True), (-6, True), (-7, True), (-4, True), (-8, True),
-     (-9, False), (-15, False), (-2, False), (-1, False), (CUT_OFF, False)],
+     (-9, False), (-15, False), (-2, False), (-1, False), (CUT_OFF, False),
+     (65, True), (2, False), (3, False), (4, False), (HOOK_FAILED, False)],
 )  # fmt: skip
-def test_who_was_ended_by_somebody_else_did_not_die_by_itself(code: int, itself: bool) -> None:
-    assert died_by_itself(code) is itself
+def test_a_lease_is_suspected_of_what_its_rows_can_do_and_of_nothing_else(
+    code: int, counts: bool
+) -> None:
+    """Bad data, a bug or a fault; not the configuration, the host, a health check, a function of
+    the user's, or what somebody did to the learner."""
+    assert counts_against_lease(exit_of("learner-0", code)) is counts
+
+
+def test_a_learner_that_the_kernel_killed_for_want_of_memory_suspects_its_lease() -> None:
+    notice = exit_of("learner-0", -9)
+    assert counts_against_lease(msgspec.structs.replace(notice, out_of_memory=True))
+
+
+@pytest.mark.parametrize("name", ["worker-0", "learner-0", "buffer"])
+def test_a_function_of_the_user_s_ends_the_run_as_bad_data(name: str) -> None:
+    notice = exit_of(name, HOOK_FAILED)
+    assert Supervision(1).ended(notice, 1) is Consequence.FAIL
+    assert (exit_error(notice), exit_error(notice).exit_code) == (HookError, 65)
+
+
+def test_what_the_other_ranks_saw_of_an_error_that_ends_the_run_starts_nothing() -> None:
+    watch = Supervision(2)
+    assert watch.ended(exit_of("learner-0", 65), 1) is Consequence.FAIL
+    assert watch.ended(exit_of("learner-1", 70), 1) is Consequence.NOTHING
 
 
 def test_a_learner_that_another_process_left_alone_is_started_again() -> None:

@@ -1,7 +1,8 @@
 """`python -m agentrl.cluster.roles NAME SPEC`: become the process NAME of the run in SPEC.
 
 NAME is `buffer`, `worker-I` or `learner-R`. The exit code says how it ended: 0 done, the error's
-own `exit_code` when agentrl raised it, CUT_OFF when another part failed it, 70 otherwise.
+own `exit_code` when agentrl raised it, HOOK_FAILED when a function of the user's did, CUT_OFF when
+another part failed it, 70 otherwise.
 """
 
 import logging
@@ -10,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentrl.cluster.spec import RunSpec, read_spec
-from agentrl.cluster.supervision import CUT_OFF
-from agentrl.errors import AgentRLError, InfrastructureError
+from agentrl.cluster.supervision import CUT_OFF, HOOK_FAILED
+from agentrl.errors import AgentRLError, HookError, InfrastructureError
 from agentrl.telemetry.logging import setup_logging
 
 _LOG = logging.getLogger("agentrl.cluster.roles")
@@ -52,8 +53,14 @@ def main(argv: list[str], run: Callable[[str, RunSpec], None] = _run) -> int:
             _LOG.exception("%s stopped by a bug", name)
             return 70
         _LOG.error("%s stopped: %s", name, meant, exc_info=True)
-        return CUT_OFF if isinstance(meant, InfrastructureError) else meant.exit_code
+        return _code_of(meant)
     return 0
+
+
+def _code_of(error: AgentRLError) -> int:
+    if isinstance(error, HookError):
+        return HOOK_FAILED
+    return CUT_OFF if isinstance(error, InfrastructureError) else error.exit_code
 
 
 def _meant(error: BaseException) -> AgentRLError | None:
