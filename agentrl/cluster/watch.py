@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 _WAIT_S = 5.0
 #: Seconds that the buffer may take to hear of the last end of a learner.
 _LAST_WORD_S = 30.0
-_ADVICE = f"of a lease that ends it {LEASE_DEATHS} times the groups are given up, on --resume too"
+_ADVICE = f"one that ends it {LEASE_DEATHS} times, --resume included, is given up with its groups"
 
 
 class Watch:

@@ -184,7 +184,7 @@ async def test_bad_data_that_ends_the_learner_is_told_and_its_lease_named(
     assert counted == ([PeerLost("learner-0", mine, failed=True)] if code == 65 else [])
     assert isinstance(play.failure, AgentRLError)
     assert play.failure.exit_code == (65 if code == 64 else code)
-    named = "the learner ended once in lease 9 (groups 00000021 of task t1); of a lease that ends"
+    named = "the learner ended once in lease 9 (groups 00000021 of task t1); one that ends it"
     assert (named in str(play.failure)) is (code == 65)
 
 
