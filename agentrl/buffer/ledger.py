@@ -2,7 +2,7 @@
 
 The only importer of sqlite3. The last write of a key wins; a commit holds all rows of its batch or
 none. Refused: a network file system (SQLite's locks and fsync mean nothing there), a ledger of
-another schema, one with a damaged page or row, and a second process on the same ledger.
+another schema, one with a damaged log, page or row, and a second process on the same ledger.
 """
 
 import sqlite3
@@ -27,6 +27,7 @@ from agentrl.buffer.rows import (
     StoredTrajectory,
 )
 from agentrl.buffer.tables import SCHEMA, TABLES, LedgerTable, Line, lines_of, read_line
+from agentrl.buffer.wal import read_damage
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.paths import kind_of
 from agentrl.types import Fate, VersionRow
@@ -110,10 +111,11 @@ class LedgerReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreError (no ledger, another schema), EnvironmentSetupError (in use), or
-        InfrastructureError for a disk that fails."""
+        """Raises StoreError (no ledger, another schema, a damaged log), EnvironmentSetupError (in
+        use), or InfrastructureError for a disk that fails."""
         self.path = path
         refuse_waiting(path)
+        _refuse_damaged_log(path)
         with _explaining(path):
             self._db = self._connect()
         try:
@@ -267,7 +269,8 @@ class Ledger(LedgerReader):
     """`with Ledger(path) as ledger`: the one writer. One thread at a time may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises EnvironmentSetupError (network file system, in use) or StoreError (schema)."""
+        """Raises EnvironmentSetupError (network file system, in use) or StoreError (schema, a
+        damaged log)."""
         super().__init__(path)
 
     def commit(self, rows: Iterable[Row]) -> None:
@@ -324,6 +327,17 @@ def _told(path: Path, damage: list[str]) -> str:
         f" back from a copy, or take the run's weights into a new one with --load {path.parent}:"
         f"{shown}{more}"
     )
+
+
+def _refuse_damaged_log(path: Path) -> None:
+    """Before SQLite opens it: a writer would move what it takes of the log to the ledger, and begin
+    the log anew."""
+    try:
+        damage = read_damage(path)
+    except OSError as error:
+        raise InfrastructureError(f"the log of {path} cannot be read: {error}") from error
+    if damage is not None:
+        raise StoreError(_told(path, [f"{_beside(path, '-wal').name}: {damage}"]))
 
 
 def _beside(path: Path, suffix: str) -> Path:

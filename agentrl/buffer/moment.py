@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentrl.buffer.ledger import LedgerReader, refuse_waiting
 from agentrl.buffer.rows import LedgerState
+from agentrl.buffer.wal import read_damage
 from agentrl.errors import EnvironmentSetupError, StoreError
 
 __all__ = ["read_moment"]
@@ -46,6 +47,9 @@ def _copied(path: Path) -> LedgerState | None:
         with tempfile.TemporaryDirectory(prefix="agentrl-ledger-") as folder:
             copy = Path(folder) / path.name
             if not _copy(path, copy):
+                return None
+            damage = read_damage(copy)
+            if damage is not None and damage != read_damage(path):  # it was written meanwhile
                 return None
             try:
                 with LedgerReader(copy) as ledger:

@@ -1,6 +1,6 @@
 """What a run left, judged before anything is started: whether it can be continued.
 
-    ledger.db    its pages, the digest of each row, and that each is what its table holds
+    ledger.db    its log and pages, the digest of each row, and that each is what its table holds
     payload/     that the trajectories of open groups are there, as long as they were
     --save       that a checkpoint covers what the buffer has let go
 

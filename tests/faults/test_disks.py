@@ -17,6 +17,7 @@ from agentrl.types import Fate, PayloadRef
 from tests.faults import history
 from tests.faults.counts import count
 from tests.faults.power.buffer import Recorded
+from tests.faults.power.disk import Disk
 from tests.faults.settling import MakeLab, settled
 from tests.unit.checkpoint_ranks import saved
 
@@ -133,6 +134,47 @@ def test_k3_a_flipped_bit_in_the_ledger_is_told_or_changes_no_row(
         else:
             assert _rows_of(ledger) == rows
     assert told > count(300, 3000) / 3
+
+
+def test_k3_a_flipped_bit_in_the_log_of_a_killed_buffer_is_told_or_costs_the_last_commits(
+    buffer_run: Recorded, cut: Path, seed: int
+) -> None:
+    """Damage to the last transaction looks as if a power cut had torn it, and in rare places so
+    does damage to the one before."""
+    chance = random.Random(seed)
+    run = _killed(buffer_run, cut)
+    ledger, log = run / "ledger.db", run / "ledger.db-wal"
+    whole, rows = log.read_bytes(), _rows_of(ledger)
+    torn = []
+    for end in _ends_of_commits(whole)[-2:]:
+        log.write_bytes(whole[: end - 1])
+        torn.append(_rows_of(ledger))
+    assert rows not in torn
+    told = 0
+    for _ in range(count(300, 3000)):
+        log.write_bytes(flipped(whole, chance))
+        if _is_told(run):
+            told += 1
+        else:
+            assert _rows_of(ledger) in (rows, *torn)
+    assert told > count(300, 3000) / 2
+
+
+def _ends_of_commits(log: bytes, frame_bytes: int = 24 + 4096) -> list[int]:
+    """Where each commit ends in a write-ahead log that holds nothing else."""
+    starts = range(32, len(log), frame_bytes)
+    return [start + frame_bytes for start in starts if any(log[start + 4 : start + 8])]
+
+
+def _killed(one: Recorded, place: Path) -> Path:
+    """The run as its buffer would have left it, killed when it had said all that it said."""
+    disk = Disk(one.disk_root)
+    for record in one.records[: one.debts[-1].at]:
+        disk.apply(record)
+    for name, data in disk.files().items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(data)
+    return place / one.run_dir.relative_to(one.disk_root)
 
 
 def _is_told(run: Path) -> bool:

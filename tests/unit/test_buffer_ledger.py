@@ -1,5 +1,6 @@
 """The ledger file: whole commits of one buffer, and what it refuses to open."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.buffer.ledger import Ledger, LedgerReader, refuse_network_file_system
+from agentrl.buffer.moment import read_moment
 from agentrl.buffer.rows import EpisodeRow, GroupRow, Mark, StoredTrajectory
-from agentrl.errors import EnvironmentSetupError, StoreError
+from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.types import Outcome, PayloadRef, Task, TrajectoryMeta
 
 
@@ -69,6 +71,52 @@ def test_a_network_file_system_is_refused_by_name(tmp_path: Path, kind: str) -> 
     with pytest.raises(EnvironmentSetupError, match=kind):
         refuse_network_file_system(tmp_path / "run" / "ledger.db", mounts)
     refuse_network_file_system(Path("/elsewhere/ledger.db"), mounts)
+
+
+def killed(folder: Path, commits: int) -> Path:
+    """A ledger as a buffer that is killed leaves it, with all that it wrote in the log."""
+    (folder / "lived").mkdir()
+    with Ledger(folder / "lived" / "ledger.db") as ledger:
+        for number in range(1, commits + 1):
+            ledger.commit([GroupRow(number, Task(str(number), {}), 1, number)])
+        for file in (folder / "lived").iterdir():
+            shutil.copy(file, folder)
+    return folder / "ledger.db"
+
+
+def test_a_damaged_log_is_refused_by_readers_and_writers_and_left_as_it_is(tmp_path: Path) -> None:
+    """SQLite itself takes what is damaged for the end of the log."""
+    path = killed(tmp_path, commits=8)
+    log = tmp_path / "ledger.db-wal"
+    data = bytearray(log.read_bytes())
+    data[-4500] ^= 1  # in the last commit but one
+    log.write_bytes(data)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    told = (
+        r"(?s)from a copy.*--load .*ledger.db-wal: frame 16 is damaged; lost: 2 frames of 2 commits"
+    )
+    for open_it in (LedgerReader, Ledger, read_moment):
+        with pytest.raises(StoreError, match=told):
+            open_it(path)
+        assert {f.name: f.read_bytes() for f in tmp_path.iterdir() if f.is_file()} == before
+
+
+def test_a_log_that_cannot_be_read_says_nothing_of_the_ledger(tmp_path: Path) -> None:
+    path = killed(tmp_path, commits=1)
+    (tmp_path / "ledger.db-wal").unlink()
+    (tmp_path / "ledger.db-wal").mkdir()
+    with pytest.raises(InfrastructureError, match=r"the log of .*ledger.db cannot be read"):
+        LedgerReader(path)
+
+
+def test_a_log_that_was_torn_is_read_to_its_last_whole_commit(tmp_path: Path) -> None:
+    path = killed(tmp_path, commits=8)
+    log = tmp_path / "ledger.db-wal"
+    log.write_bytes(log.read_bytes()[:-1])
+    with LedgerReader(path) as ledger:
+        assert ledger.load().minted == 7
+    with Ledger(path) as ledger:
+        assert ledger.load().minted == 7
 
 
 def test_files_of_a_ledger_are_the_user_s_alone(tmp_path: Path) -> None:

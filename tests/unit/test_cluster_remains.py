@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.buffer.ledger import Ledger
+from agentrl.buffer.rows import Mark
 from agentrl.cli import train
 from agentrl.cluster.remains import judge
 from agentrl.config.command_line import read_flags
@@ -52,6 +53,18 @@ def other_reward(run: Path) -> None:
     db.close()
 
 
+def flipped_log(run: Path) -> None:
+    """A buffer was killed, and one bit of its log flipped."""
+    with Ledger(run / "ledger.db") as ledger:
+        for number in range(5):
+            ledger.commit([Mark("a", number)])
+        left = {path: path.read_bytes() for path in run.glob("ledger.db*")}
+    for path, data in left.items():
+        place = len(data) // 2
+        flip = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        path.write_bytes(flip if path.name.endswith("-wal") else data)
+
+
 def no_payload(run: Path) -> None:
     shutil.rmtree(run / "payload")
 
@@ -83,6 +96,7 @@ DAMAGES = [
     (cut, StoreError, "damage|no readable ledger"),
     (empty, StoreError, "is empty or gone, and .*payload is not: its rows are lost"),
     (other_reward, StoreError, "lost: the task, state, fate and rewards of group 00000002"),
+    (flipped_log, StoreError, "ledger.db-wal: frame 3 is damaged; lost: 3 frames of 3 commits"),
     (no_payload, StoreError, "episode 00000002/0: segment 1 cannot be read"),
     (short_payload, StoreError, "episode 00000002/0: segment 1 has 20 bytes of 30"),
     (no_checkpoint, ConfigError, "has no checkpoint, and this run's leases up to 1 are retired"),
