@@ -55,7 +55,7 @@ def _copied(path: Path) -> LedgerState | None:
                 with LedgerReader(copy) as ledger:
                     return ledger.load_all()
             except StoreError as error:
-                raise StoreError(str(error).replace(str(copy), str(path))) from error
+                raise StoreError(str(error).replace(folder, str(path.parent))) from error
     except OSError as error:
         raise EnvironmentSetupError(
             f"{path} is in use, or its run was killed, and it cannot be copied to "

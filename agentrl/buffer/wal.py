@@ -6,8 +6,9 @@ of the log, and drops what was committed behind that without a word.
             running checksum (2), a page
 
 A log that was torn (killed, no power) ends with bad frames too. What tells damage from that is that
-a transaction is synced before the next is begun (synchronous=FULL). A frame *follows* another when
-its checksum goes on from that one's: only its writer can have made it so. Hence
+a transaction is synced before the next is begun (synchronous=FULL), and that a disk writes a sector
+whole or not at all. A frame *follows* another when its checksum goes on from that one's: only its
+writer can have made it so. Hence
 
     damage    at or behind the first bad frame, a frame of this log follows a commit
     no word   the bad frame is of the last transaction, and may as well have been torn
