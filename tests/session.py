@@ -15,7 +15,7 @@ _LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatro
 _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "step", "weights")}
 #: Of the files that take turns, those that every day plays all the same.
 _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
-_DAILY |= {"test_learner_deaths.py"}  # of the fault lab
+_DAILY |= {"test_learner_deaths.py", "test_durable.py"}  # of the fault lab
 #: Days until each of the others has been played.
 _TURNS = 6
 #: Cases of one test that a day plays at most, where cases take seconds: in these folders, and in

@@ -1,11 +1,8 @@
 """Power that fails: what the production buffer and the checkpoint writer asked of the disk is
 recorded, and when they gave their word; then the power is cut at moments of that."""
 
-import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,6 @@ from tests.faults.counts import count
 from tests.faults.power.buffer import Recorded, unpaid
 from tests.faults.power.checkpoints import NUM_SAVED, Written, written
 from tests.faults.power.disk import Disk, Folder
-from tests.faults.power.recording import environment, read
 from tests.integration.buffer_peers import small_run
 
 pytestmark = pytest.mark.timeout(3600)
@@ -105,54 +101,6 @@ def _begin_again(run: Path) -> None:
 
 def _run_in(cut: Path, one: Recorded) -> Path:
     return cut / one.run_dir.relative_to(one.disk_root)
-
-
-#: Each word is said when what stands before it has returned.
-GROUND = """
-import socket, sys
-from pathlib import Path
-from agentrl import disk
-
-mouth, _ear = socket.socketpair()
-mouth.setblocking(False)
-root = Path(sys.argv[1])
-disk.make_folder(root / "a" / "b")
-mouth.send(b"a/b")
-with disk.create_file(root / "a" / "grows") as file:
-    for _ in range(3):
-        file.write(b"more")
-        disk.sync_file(file)
-        mouth.send(b"a/grows")
-for text in (b"old", b"new"):
-    disk.replace_file(root / "a" / "replaced", text)
-    mouth.send(b"a/replaced")
-disk.write_file(root / "a" / "b" / "written", b"x")
-(root / "a" / "b" / "foreign").write_bytes(b"x")
-disk.sync_tree(root / "a" / "b")
-disk.rename(root / "a" / "b", root / "a" / "c")
-mouth.send(b"a/c")
-"""
-
-
-def test_what_the_ground_calls_durable_is(recorder: Path, tmp_path: Path) -> None:
-    root, log = tmp_path.resolve() / "disk", tmp_path / "log"
-    root.mkdir()
-    subprocess.run(
-        [sys.executable, "-c", GROUND, str(root)],
-        env=os.environ | environment(recorder, root, log),
-        check=True,
-        timeout=500,
-    )
-    disk, said = Disk(root), []
-    for record in read(log):
-        disk.apply(record)
-        if record.op == "S":
-            path = root / record.data.decode()
-            said.append(path.name)
-            assert disk.is_durable(path)
-            assert disk.is_named(path)
-    assert said == ["b", "grows", "grows", "grows", "replaced", "replaced", "c"]
-    assert disk.files() == _files_of(root)
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
