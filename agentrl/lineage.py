@@ -3,12 +3,15 @@
     age(v, lease k) = (k - 1) - iteration(v)        k - 1 iterations were complete before lease k
 
 A version is in the table before an engine can hold it, so that no number stands for two sets of
-weights. After a recovery to an older checkpoint the versions since then are no ancestors of the
-current weights, whether their push ended or not. Their tokens count as at least as old as the
-iterations that the recovery undid. Buffer and learner judge by the same table.
+weights. A recovery to an older checkpoint trains the leases since then once more, on the same rows
+in the same order. If the recipe is the same too, that makes the same weights: the versions since
+then stay what they are, and so do the ages of their tokens. If it is not, they are no ancestors of
+the current weights, whether their push ended or not, and their tokens count as at least as old as
+the iterations that the recovery undid. Buffer and learner judge by the same table.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from agentrl.errors import DataError
 from agentrl.types import VersionRow
@@ -22,6 +25,7 @@ class Lineage:
     def __init__(self, rows: Iterable[VersionRow] = ()) -> None:
         self.rows: dict[int, VersionRow] = {}
         self.tip: VersionRow | None = None
+        self._current: set[int] = set()  # the weights of the lineage, or to be made once more
         self._undone: dict[int, int] = {}
         for row in rows:
             self.add(row)
@@ -43,10 +47,12 @@ class Lineage:
         return None
 
     def add(self, row: VersionRow) -> None:
-        """Make `row` the current weights; what is not among its ancestors is undone."""
+        """Make `row` the current weights; what neither leads to them nor is made once more is
+        undone."""
         if self.tip is not None and row.parent != self.tip.version:
-            self._fork(row, self.tip)
+            self._fork(row)
         self.rows[row.version] = row
+        self._current.add(row.version)
         self.tip = row
 
     def age(self, version: int, lease: int) -> int:
@@ -78,14 +84,24 @@ class Lineage:
             old += tokens if self.age(version, lease) > bound else 0
         return old / total if total else 0.0
 
-    def _fork(self, row: VersionRow, tip: VersionRow) -> None:
-        gap = max(0, tip.iteration - row.iteration)
-        ancestors = {ancestor.version for ancestor in self._chain(row.parent)}
+    def _fork(self, row: VersionRow) -> None:
+        furthest = max(self.rows[version].iteration for version in self._current)
+        gap = max(0, furthest - row.iteration)
+        kept = {ancestor.version for ancestor in self._chain(row.parent)}
+        if row.parent in self._current:
+            kept |= {version for version in self._current if self._is_kept(version, row)}
         for version in self.rows:
-            if version in ancestors:
+            if version in kept:
                 self._undone.pop(version, None)
             else:
                 self._undone[version] = max(gap, self._undone.get(version, 0))
+        self._current = kept
+
+    def _is_kept(self, version: int, row: VersionRow) -> bool:
+        """Whether a current version has the weights of the lineage that goes on from `row` too:
+        trained before, or since then by its recipe."""
+        since = takewhile(lambda each: each.iteration > row.iteration, self._chain(version))
+        return all(each.recipe == row.recipe != 0 for each in since)
 
     def _chain(self, version: int | None) -> Iterator[VersionRow]:
         while version is not None:

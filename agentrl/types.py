@@ -277,11 +277,14 @@ class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True, array_like=True):
-    """Weights that engines may hold: what they grew from, and how many iterations they hold."""
+    """Weights that engines may hold: what they grew from, and how many iterations they hold.
+    `recipe`: a number for all that the iterations since the parent were trained by, beside their
+    leases; 0: not known, or of several."""
 
     version: int
     parent: int | None
     iteration: int
+    recipe: int = 0
 
 
 class PermitStats(msgspec.Struct, frozen=True, array_like=True):

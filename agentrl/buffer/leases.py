@@ -332,6 +332,8 @@ class LeaseDesk:
             else:
                 self._move(lease.mints, GroupState.READY, lease=None)
             state.put(LeaseRow(number=number, mints=(), given_up=given_up))
+        if any(row.iteration >= failed.number for row in state.lineage.rows.values()):
+            state.mark("remade", state.marks.get("remade", 0) + 1)
 
     def _move(self, mints: Iterable[int], to: GroupState, **changes: Any) -> None:
         for mint in mints:

@@ -121,6 +121,7 @@ class Reception:
             fates={str(fate): count for fate, count in sorted(state.fates.items())},
             republish=self._pushes.republish.number,
             engines=self._pushes.republish.engines,
+            remade=state.marks.get("remade", 0),
         )
 
     def _replace(self, old: Peer | None, connection: str) -> None:

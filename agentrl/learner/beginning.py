@@ -19,7 +19,7 @@ from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, require_covered
-from agentrl.learner.schedule import KEPT
+from agentrl.learner.schedule import KEPT, Save
 from agentrl.numbered import is_numbered, numbered
 from agentrl.wire.messages import Welcome
 
@@ -109,13 +109,10 @@ class Checkpoints:
                 " away to go on from the one before"
             )
 
-    def save(self, iteration: int, version: int) -> None:
-        """Write the state after `iteration`, when `version` is the newest published; with
-        `--async-save`, begin to write it."""
-        if self._cfg.async_save:
-            self._writer.begin_save(iteration, version)
-        else:
-            self._writer.save(iteration, version)
+    def save(self, step: Save) -> None:
+        """Write the state, or, with `--async-save`, begin to write it."""
+        write = self._writer.begin_save if self._cfg.async_save else self._writer.save
+        write(step.iteration, step.version, step.recipe)
 
     def end(self, waits: bool) -> bool:
         """Whether the checkpoint that was begun is whole. `waits`: wait until it is."""

@@ -68,6 +68,7 @@ class _Behind(NamedTuple):
     partial: Path
     iteration: int
     version: int
+    recipe: int
     copy: StateCopy
     part: Future[Any]
 
@@ -126,8 +127,9 @@ class CheckpointWriter:
         self._newest = after
         by_source(self._backend, self._prepare, None)
 
-    def save(self, iteration: int, version: int) -> Checkpoint:
-        """Write the state after `iteration`, when `version` is the newest published. Collective.
+    def save(self, iteration: int, version: int, recipe: int = 0) -> Checkpoint:
+        """Write the state after `iteration`, when `version` is the newest published and what was
+        trained since is of `recipe`. Collective.
 
         On return it is durable. An iteration is written once; asked again, the one that is there is
         the answer. Raises on all ranks what failed on any, InfrastructureError for a disk: then
@@ -139,10 +141,10 @@ class CheckpointWriter:
             partial = by_source(self._backend, lambda: self._create(iteration), Path)
             with self._gone_if_it_fails(partial):
                 facts = self._backend.save_state(partial / STATE)
-                return self._seal(partial, iteration, version, facts)
+                return self._seal(partial, iteration, version, recipe, facts)
 
-    def begin_save(self, iteration: int, version: int) -> None:
-        """Copy the state after `iteration`, when `version` is the newest published, and begin to
+    def begin_save(self, iteration: int, version: int, recipe: int = 0) -> None:
+        """Copy the state after `iteration`, as `save` would write it, and begin to
         write it beside what follows. Collective; raises as `save`, and ConfigError for a backend
         that cannot. An iteration is written once. The one before has ended (`end_save`)."""
         assert self._behind is None
@@ -156,7 +158,7 @@ class CheckpointWriter:
                 together(lambda: copies.append(backend.copy_state()), backend.all_gather)
         [copy] = copies
         part = _in_a_thread(lambda: copy.write(partial / STATE))
-        self._behind = _Behind(partial, iteration, version, copy, part)
+        self._behind = _Behind(partial, iteration, version, recipe, copy, part)
 
     def end_save(self, *, waits: bool) -> bool:
         """Whether nothing is being written any more; with `waits` it is True. What was begun is
@@ -174,7 +176,7 @@ class CheckpointWriter:
             if not all(is_done for is_done, _ in looks):
                 return False
             facts = behind.copy.join(behind.partial / STATE, [part for _, part in looks])
-            self._seal(behind.partial, behind.iteration, behind.version, facts)
+            self._seal(behind.partial, behind.iteration, behind.version, behind.recipe, facts)
         self._behind = None
         return True
 
@@ -223,14 +225,24 @@ class CheckpointWriter:
             checkpoints.set_aside_after(self._root, self._newest.iteration)
 
     def _seal(
-        self, partial: Path, iteration: int, version: int, facts: Mapping[str, FileFacts]
+        self,
+        partial: Path,
+        iteration: int,
+        version: int,
+        recipe: int,
+        facts: Mapping[str, FileFacts],
     ) -> Checkpoint:
         """Give it its name, and remove those that are too many. Collective."""
         written = {f"{STATE}/{name}": each for name, each in facts.items()}
 
         def seal() -> Checkpoint:
             return checkpoints.seal(
-                partial, iteration=iteration, version=version, run_id=self._run_id, written=written
+                partial,
+                iteration=iteration,
+                version=version,
+                run_id=self._run_id,
+                recipe=recipe,
+                written=written,
             )
 
         self._newest = by_source(self._backend, seal, Checkpoint)

@@ -67,6 +67,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return self.manifest.version
 
     @property
+    def recipe(self) -> int:
+        """Of the iterations since that version."""
+        return self.manifest.recipe
+
+    @property
     def state(self) -> Path:
         """What the backend wrote."""
         return self.directory / STATE
@@ -154,10 +159,11 @@ def seal(
     iteration: int,
     version: int,
     run_id: str,
+    recipe: int = 0,
     written: Mapping[str, FileFacts] | None = None,
 ) -> Checkpoint:
-    """Describe what was written, make it durable and give it its name. `written`: as `describe`
-    wants it.
+    """Describe what was written, make it durable and give it its name. `recipe` and `written`: as
+    `describe` wants them.
 
     OSError leaves it without one. DataError when the name is taken.
     """
@@ -165,7 +171,12 @@ def seal(
     if directory.exists():
         raise DataError(f"{directory} is there already; a checkpoint is never replaced")
     manifest = describe(
-        partial, iteration=iteration, version=version, run_id=run_id, written=written
+        partial,
+        iteration=iteration,
+        version=version,
+        run_id=run_id,
+        recipe=recipe,
+        written=written,
     )
     disk.rename(partial, directory)
     return Checkpoint(directory, manifest)

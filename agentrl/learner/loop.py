@@ -28,6 +28,7 @@ from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.profiling import Profiler
 from agentrl.learner.publish import publish_weights, settle, told_of_engines
 from agentrl.learner.question import AskLease, AskPush
+from agentrl.learner.recipe import recipe_of
 from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import lineage_of, save_rollouts
 from agentrl.learner.schedule import (
@@ -145,7 +146,8 @@ class _Learner:
         checkpoint = self._checkpoints.restore(welcome)
         for row in welcome.versions:
             self._lineage.add(row)
-        schedule = Schedule(_settings(self._cfg), welcome.versions, checkpoint)
+        recipe = recipe_of(self._cfg, welcome.remade)
+        schedule = Schedule(_settings(self._cfg), welcome.versions, checkpoint, recipe)
         if welcome.versions:
             first = schedule.newest
             logger.info("going on after iteration %d as version %d", first.iteration, first.version)
@@ -178,8 +180,8 @@ class _Learner:
                 settle(self._backend, self._peer)
             case Push(row):
                 return self._push(row.version)
-            case Save(iteration, version):
-                self._checkpoints.save(iteration, version)
+            case Save():
+                self._checkpoints.save(step)
             case EndSave(waits):
                 return self._checkpoints.end(waits)
             case SaveModel(iteration):

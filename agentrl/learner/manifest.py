@@ -54,12 +54,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint holds. A field that is not known here means nothing.
 
     iteration: the last lease that its weights were trained on. version: the newest version that was
-    published when it was written. files: by path relative to the directory, the manifest apart.
+    published when it was written. recipe: of the iterations since that one (`VersionRow`). files:
+    by path relative to the directory, the manifest apart.
     """
 
     iteration: int
     version: int
     run_id: str
+    recipe: int = 0
     files: dict[str, FileFacts]
 
 
@@ -81,6 +83,7 @@ def describe(
     iteration: int,
     version: int,
     run_id: str,
+    recipe: int = 0,
     written: Mapping[str, FileFacts] | None = None,
 ) -> Manifest:
     """Write the manifest of `directory` as it is now, and make all of it durable. `written`: files
@@ -95,6 +98,7 @@ def describe(
         iteration=iteration,
         version=version,
         run_id=run_id,
+        recipe=recipe,
         files={name: known.get(name) or _facts(path) for name, path in files.items()},
     )
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)

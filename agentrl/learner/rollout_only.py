@@ -73,6 +73,7 @@ class _Reported:
 
     iteration: int
     version: int
+    recipe: int = 0
 
 
 @dataclass(eq=False)

@@ -109,10 +109,12 @@ class Push(msgspec.Struct, frozen=True):
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Write a checkpoint; durable when it is answered. With `writes_behind` it is begun."""
+    """Write a checkpoint; durable when it is answered. With `writes_behind` it is begun. `recipe`:
+    of the iterations since the newest version."""
 
     iteration: int
     version: int
+    recipe: int
 
 
 class EndSave(msgspec.Struct, frozen=True):
@@ -142,7 +144,8 @@ _Steps = Generator[Step, StepAnswer, None]
 
 
 class Saved(Protocol):
-    """A checkpoint: iterations done, and the newest version at that moment."""
+    """A checkpoint: iterations done, the newest version at that moment, and the recipe of the
+    iterations since that one."""
 
     @property
     def iteration(self) -> int: ...
@@ -150,18 +153,26 @@ class Saved(Protocol):
     @property
     def version(self) -> int: ...
 
+    @property
+    def recipe(self) -> int: ...
+
 
 class Schedule:
     """One learner process, from its first publish on. `newest`: the version that engines have or
     are about to be given."""
 
     def __init__(
-        self, settings: LoopSettings, versions: Sequence[VersionRow], saved: Saved | None
+        self,
+        settings: LoopSettings,
+        versions: Sequence[VersionRow],
+        saved: Saved | None,
+        recipe: int = 0,
     ) -> None:
         """`versions`: all that the run has announced or published, in order; `saved`: its newest
-        whole checkpoint."""
+        whole checkpoint; `recipe`: what this process trains by."""
         self._settings = settings
-        self.newest = _first_row(versions, saved)
+        self._recipe = recipe
+        self.newest = _first_row(versions, saved, recipe)
         self._done = self._saved = self.newest.iteration
         self._covered = 0
         self._being_written: int | None = None
@@ -223,7 +234,7 @@ class Schedule:
 
     def _publish_next(self) -> _Steps:
         version = self.newest.version
-        yield from self._publish(VersionRow(version + 1, parent=version, iteration=self._done))
+        yield from self._publish(VersionRow(version + 1, version, self._done, self._recipe))
 
     def _republish(self) -> _Steps:
         """Give engines that came late the newest weights. What was trained since the last publish
@@ -258,7 +269,7 @@ class Schedule:
     def _save(self) -> _Steps:
         yield from self._end_save(waits=True)
         yield Settle()
-        yield Save(self._done, self.newest.version)
+        yield Save(self._done, self.newest.version, self._recipe)
         if self._settings.writes_behind:
             self._being_written = self._done
         else:
@@ -307,16 +318,20 @@ class Schedule:
         yield End(self._done, self.newest.version, reason)
 
 
-def _first_row(versions: Sequence[VersionRow], saved: Saved | None) -> VersionRow:
+def _first_row(versions: Sequence[VersionRow], saved: Saved | None, recipe: int) -> VersionRow:
     """The version under which a learner publishes the weights that it begins with.
 
     no versions yet     version 0, iteration 0            the run begins
     a checkpoint of c   next version, iteration c         what came after c is trained again
     versions, none      next version, iteration 0         it died before its first checkpoint
+
+    Iterations between the newest version of a checkpoint and the checkpoint are of its recipe.
     """
     if not versions:
-        return VersionRow(0, None, 0)
+        return VersionRow(0, None, 0, recipe)
     version = max(row.version for row in versions) + 1
     if saved is None:
-        return VersionRow(version, versions[0].version, 0)
-    return VersionRow(version, saved.version, saved.iteration)
+        return VersionRow(version, versions[0].version, 0, recipe)
+    held = next((row.iteration for row in versions if row.version == saved.version), None)
+    same = held == saved.iteration or saved.recipe == recipe
+    return VersionRow(version, saved.version, saved.iteration, recipe if same else 0)

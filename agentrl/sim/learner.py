@@ -90,7 +90,7 @@ class Learner:
             writes_behind=world.scenario.writes_behind,
         )
         saved = world.checkpoints[-1] if world.checkpoints else None
-        self._schedule = Schedule(settings, welcome.versions, saved)
+        self._schedule = Schedule(settings, welcome.versions, saved, 1 + welcome.remade)
         first = self._schedule.newest
         if welcome.retired_through > first.iteration:
             raise BrokenPromiseError(

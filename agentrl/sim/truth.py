@@ -23,14 +23,15 @@ class BrokenPromiseError(AssertionError):
 
 
 class PublishedWeights:
-    """One published set of weights. `undone`: iterations of the largest recovery that left it
-    behind, 0 while it is an ancestor of the current weights."""
+    """One published set of weights. `made`: what it was made of, in order. `undone`: iterations of
+    the largest recovery that left it behind, 0 while it is an ancestor of the current weights."""
 
-    __slots__ = ("iteration", "undone", "version")
+    __slots__ = ("iteration", "made", "undone", "version")
 
     def __init__(self, version: int, iteration: int) -> None:
         self.version = version
         self.iteration = iteration
+        self.made: int | None = None
         self.undone = 0
 
 
@@ -46,6 +47,7 @@ class Truth:
         self._chain: list[PublishedWeights] = []
         self._played: dict[EpisodeId, tuple[tuple[PublishedWeights, int], ...]] = {}
         self._trained: dict[int, int] = {}
+        self._made: dict[int, int] = {0: 0}  # by iteration: all that was trained up to it
 
     # ---- weights ----
 
@@ -55,11 +57,13 @@ class Truth:
             raise BrokenPromiseError(f"version {weights.version} was given to two sets of weights")
         self._versions.add(weights.version)
         self._leave(parent, weights.iteration)
+        weights.made = self._made.get(weights.iteration)
         self._chain.append(weights)
 
     def recovered(self, row: VersionRow) -> None:
         """A learner begins, and will publish as `row`: what was trained later is undone."""
         self._trained = {mint: k for mint, k in self._trained.items() if k <= row.iteration}
+        self._made = {k: made for k, made in self._made.items() if k <= row.iteration}
         self._leave(row.parent, row.iteration)
 
     def _leave(self, parent: int | None, iteration: int) -> None:
@@ -69,8 +73,11 @@ class Truth:
             left.undone = max(left.undone, gap)
 
     def age(self, weights: PublishedWeights, lease: int) -> int:
-        """Age in iterations, in lease `lease`, of a token that these weights sampled."""
-        return max(0, lease - 1 - weights.iteration, weights.undone)
+        """Age in iterations, in lease `lease`, of a token that these weights sampled. Weights that
+        were left behind and made once more, of the same leases, are what they were."""
+        made = self._made.get(weights.iteration)
+        undone = 0 if made is not None and made == weights.made else weights.undone
+        return max(0, lease - 1 - weights.iteration, undone)
 
     # ---- episodes and leases ----
 
@@ -100,6 +107,8 @@ class Truth:
                         f"episode {row.episode} is leased and was never played"
                     )
                 self._check_ages(row.episode, spans, header.number, kept)
+        mints = tuple(group.mint for group in header.groups)
+        self._made[header.number] = hash((self._made.get(header.number - 1), mints))
 
     def _check_ages(self, id: EpisodeId, spans: Spans, lease: int, kept: Collection[int]) -> None:
         for weights, tokens in spans:

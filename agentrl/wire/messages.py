@@ -243,7 +243,8 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     all that were announced or published, in order; `published_version`: the newest whose push has
     ended, or -1. `stepped`: the last lease that an iteration consumed. `retired_through`: leases up
     to this one are gone for ever. `fates`: groups so far, by fate. `republish`: the last Republish
-    so far; the first push of a new learner is an answer to it. `engines`: as it said them."""
+    so far; the first push of a new learner is an answer to it. `engines`: as it said them.
+    `remade`: how often a lease that weights hold was given up, and made of others."""
 
     epoch: int
     heartbeat_s: float
@@ -257,6 +258,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     fates: dict[str, int] = {}
     republish: int = 0
     engines: list[EngineAddress] = []
+    remade: int = 0
 
 
 class Ack(_Message, frozen=True, tag="ack"):

@@ -13,7 +13,6 @@ from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import describe, read_verified
-from agentrl.types import VersionRow
 from agentrl.wire.messages import Published, Retire, Stepped
 from tests import estimators
 from tests.integration.learner_world import World, learn
@@ -51,6 +50,22 @@ def test_a_learner_that_died_goes_on_as_if_nothing_had_happened(
     again = world.of(Published)[versions].row
     assert (again.version, again.iteration) == (versions, restored)
     assert torch.equal(world.tables[again.version], world.tables[restored])
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_nothing_is_masked_of_what_is_trained_once_more(lag: int, tmp_path: Path) -> None:
+    """Not even where more is lost than tokens may be old."""
+    flags: dict[str, Any] = {"save": str(tmp_path), "save_interval": 9, "max_staleness": lag}
+    _, unharmed = learn(World([2] * 8, lag=lag), max_staleness=lag)
+    world = World([2] * 8, lag=lag)
+    for world.dies_after in (6, 5):  # the second dies as it trains what the first had
+        with pytest.raises(PeerLostError):
+            learn(world, **flags)
+    world.dies_after = None
+    _, resumed = learn(world, **flags)
+    assert torch.equal(resumed[0].table, unharmed[0].table)
+    shares = [step.metrics["train/masked_token_share"] for step in world.of(Stepped)]
+    assert shares == [0.0] * len(shares)
 
 
 #: A baseline of all rewards so far, and advantages against it turn by turn.
@@ -254,7 +269,8 @@ def test_the_weights_of_another_run_may_be_taken_along(tmp_path: Path) -> None:
     world = World([2])
     learn(world, save=str(tmp_path / "b"), load=str(tmp_path / "a"), run_id="second")
     assert torch.equal(world.tables[0], first[0].table)
-    assert world.of(Published)[0].row == VersionRow(0, None, 0)
+    first = world.of(Published)[0].row
+    assert (first.version, first.parent, first.iteration) == (0, None, 0)
 
 
 def test_an_evaluation_is_of_its_model_whatever_checkpoints_its_run_names(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class Ckpt(msgspec.Struct, frozen=True):
 
     iteration: int
     version: int
+    recipe: int = 0
 
 
 def played(
@@ -212,6 +213,21 @@ def test_a_learner_begins_with_a_version_of_its_own(
     steps = played(EVERY, versions=versions, saved=saved, leases=6)
     assert steps[0] == Tell(Publishing(first))
     assert next(step for step in steps if isinstance(step, AskLease)).number == first.iteration + 1
+
+
+@pytest.mark.parametrize(
+    ("saved", "recipe"),
+    [
+        (Ckpt(4, 1, 8), 7),  # it holds what the version holds
+        (Ckpt(5, 1, 7), 7),
+        (Ckpt(5, 1, 8), 0),  # an iteration since then is of another
+    ],
+)
+def test_what_lies_between_a_version_and_a_checkpoint_is_of_the_checkpoint_s_recipe(
+    saved: Ckpt, recipe: int
+) -> None:
+    versions = [VersionRow(0, None, 0, 8), VersionRow(1, 0, 4, 8)]
+    assert Schedule(EVERY, versions, saved, 7).newest.recipe == recipe
 
 
 def test_one_that_goes_on_from_a_checkpoint_can_fall_back_to_it() -> None:

@@ -81,6 +81,20 @@ def test_a_recovery_that_pushed_nothing_undoes_what_it_left_and_no_more(truth: T
     assert (second.undone, third.undone) == (1, 1)
 
 
+def test_weights_that_were_made_once_more_are_what_they_were(truth: Truth) -> None:
+    first, second, third = (PublishedWeights(version, version) for version in range(3))
+    truth.pushed(first, None)
+    for number, weights in ((1, second), (2, third)):
+        truth.trained(lease(number), kept=set())
+        truth.pushed(weights, weights.version - 1)
+    truth.recovered(VersionRow(3, 0, 0))
+    truth.trained(lease(1), kept=set())
+    assert [truth.age(weights, lease=3) for weights in (first, second, third)] == [2, 1, 2]
+    truth.played(EpisodeId("00000001", 0), [(first, 1)])
+    truth.trained(lease(2, group(1, [(0, 1)])), kept=set())  # of other rows than before
+    assert [truth.age(weights, lease=3) for weights in (first, second, third)] == [2, 1, 2]
+
+
 def test_a_version_number_that_is_given_twice_is_seen(truth: Truth) -> None:
     history(truth, None, 0)
     with pytest.raises(BrokenPromiseError, match="version 1 was given to two sets"):

@@ -1,0 +1,29 @@
+"""A number for what a learner trains by, beside its leases: settings that are equal have the same.
+
+A run that goes on from an older checkpoint trains some leases once more. By the same recipe that
+gives the weights that it had before, and so tokens which those sampled keep their age
+(`agentrl/lineage.py`). It is taken of all settings but those that cannot reach a weight.
+"""
+
+import msgspec
+import xxhash
+
+from agentrl.config.fields import own_fields
+from agentrl.config.run import RunConfig
+
+__all__ = ["recipe_of"]
+
+#: Sections of the flags that are read beside training, and settings elsewhere that are.
+_BESIDE = ("tracking", "debugging", "profiling", "evaluation", "serving")
+_ELSEWHERE = ("run_dir", "resume", "ray_address", "node_wait_s", "start_timeout_s")
+
+
+def recipe_of(cfg: RunConfig, remade: int) -> int:
+    """Above 0, below 2**63. `remade`: how often a lease that weights hold was made anew."""
+    settings = {
+        name: getattr(cfg, name)
+        for name, field in own_fields().items()
+        if field.fact.group not in _BESIDE and name not in _ELSEWHERE
+    }
+    data = msgspec.json.encode([settings, cfg.megatron, remade], order="sorted", enc_hook=str)
+    return xxhash.xxh3_64_intdigest(data) >> 1 | 1
