@@ -235,8 +235,14 @@ class LeaseDesk:
         state.mark("published_version", row.version)
         state.mark("published_through", message.through)
         state.forget_leases()
-        facts = {"through": message.through, "metrics": message.metrics}
-        state.notify("published", **msgspec.structs.asdict(row), **facts)
+        state.notify(
+            "published",
+            version=row.version,
+            parent=row.parent,
+            iteration=row.iteration,
+            through=message.through,
+            metrics=message.metrics,
+        )
         if state.settings.tells_versions:
             for worker in self._peers.workers():
                 state.send(worker.connection, NewWeights(row.version))

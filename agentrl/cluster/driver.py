@@ -165,9 +165,15 @@ class Driver:
         await self.state.wait(lambda s: s.learner_done)
 
     async def _first_push(self, timeout_s: float) -> None:
-        with anyio.move_on_after(timeout_s):
-            await self.state.wait(lambda s: s.version is not None)
-            return
+        """Until engines have weights. A learner that trains iterations once more before it pushes
+        has so long for each."""
+        steps = None
+        while steps != self.state.steps:
+            steps = self.state.steps
+            with anyio.move_on_after(timeout_s):
+                await self.state.wait(lambda s, at=steps: s.version is not None or s.steps != at)
+            if self.state.version is not None:
+                return
         raise EnvironmentSetupError(
             f"the learner has not pushed its first weights within {timeout_s:g} s "
             f"(--start-timeout-s); its log {self._run.log('learner-0')} ends:\n"

@@ -147,7 +147,8 @@ class _Learner:
         for row in welcome.versions:
             self._lineage.add(row)
         recipe = recipe_of(self._cfg, welcome.remade)
-        schedule = Schedule(_settings(self._cfg), welcome.versions, checkpoint, recipe)
+        settings, stepped = _settings(self._cfg), welcome.stepped
+        schedule = Schedule(settings, welcome.versions, checkpoint, recipe, stepped)
         if welcome.versions:
             first = schedule.newest
             logger.info("going on after iteration %d as version %d", first.iteration, first.version)
@@ -285,4 +286,5 @@ def _settings(cfg: RunConfig) -> LoopSettings:
         keeps_models=keeps_models(cfg),
         shares_devices=cfg.colocate,
         writes_behind=cfg.async_save,
+        max_staleness=cfg.staleness_bound,
     )

@@ -28,6 +28,10 @@ end. Nothing is retired before the checkpoint that covers it is whole:
 
     SAVING(k) -> TRAINING(k + 1) -> whole? -> [RETIRING] -> TRAINING(k + 2) -> ...
 
+A learner that begins publishes first. Only where it has to train more iterations once more than a
+token may be old, and by the same recipe, it trains these first: whatever the restored weights
+sampled would be too old, and engines that are there hold better ones.
+
 Between its first publish and its end an engine that came late may ask for the weights again. A
 request to stop is honoured between iterations: the last weights are saved, not published.
 """
@@ -75,7 +79,8 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`has_engines`: somebody generates; else a version is a number alone. `asks_before_push`: a
     push waits for the buffer's word. `keeps_models`: one is written beside every checkpoint.
     `shares_devices`: with the engines, which sleep while it trains; every iteration is pushed.
-    `writes_behind`: a checkpoint is written while the run goes on."""
+    `writes_behind`: a checkpoint is written while the run goes on. `max_staleness`: iterations that
+    a token may be old."""
 
     update_weights_interval: int
     save_interval: int
@@ -84,6 +89,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     keeps_models: bool = False
     shares_devices: bool = False
     writes_behind: bool = False
+    max_staleness: int = 0
 
 
 class Train(msgspec.Struct, frozen=True):
@@ -167,19 +173,28 @@ class Schedule:
         versions: Sequence[VersionRow],
         saved: Saved | None,
         recipe: int = 0,
+        stepped: int = 0,
     ) -> None:
         """`versions`: all that the run has announced or published, in order; `saved`: its newest
-        whole checkpoint; `recipe`: what this process trains by."""
+        whole checkpoint; `recipe`: what this process trains by; `stepped`: the last lease that was
+        trained before it."""
         self._settings = settings
         self._recipe = recipe
         self.newest = _first_row(versions, saved, recipe)
         self._done = self._saved = self.newest.iteration
+        self._is_unpublished = True
+        self._first_publish = self._done
+        if _is_same_again(versions, self.newest):
+            reached = max(stepped, *(row.iteration for row in versions))
+            if reached - self._done > settings.max_staleness and not settings.shares_devices:
+                self._first_publish = reached
         self._covered = 0
         self._being_written: int | None = None
 
     def steps(self) -> _Steps:
         """What to do, in order; the last is End."""
-        yield from self._publish(self.newest)
+        if self._is_caught_up:
+            yield from self._publish(self.newest)
         while True:
             answer = yield AskLease(self._done + 1)
             match answer:
@@ -211,6 +226,10 @@ class Schedule:
         if self._settings.shares_devices:
             if self._is_to_save() and not header.last:
                 yield from self._checkpoint()
+        elif not self._is_caught_up:
+            pass
+        elif self._is_unpublished:
+            yield from self._publish_next()
         elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
 
@@ -233,13 +252,15 @@ class Schedule:
         return not isinstance(answer, StopRequested)
 
     def _publish_next(self) -> _Steps:
-        version = self.newest.version
-        yield from self._publish(VersionRow(version + 1, version, self._done, self._recipe))
+        row = VersionRow(self.newest.version + 1, self.newest.version, self._done, self._recipe)
+        if self._is_unpublished:
+            row = msgspec.structs.replace(self.newest, iteration=self._done)
+        yield from self._publish(row)
 
     def _republish(self) -> _Steps:
         """Give engines that came late the newest weights. What was trained since the last publish
         is another version; what was not goes out again under its own number."""
-        if self.newest.iteration < self._done:
+        if self._is_unpublished or self.newest.iteration < self._done:
             yield from self._publish_next()
         elif self._settings.has_engines:
             yield Push(self.newest)
@@ -253,8 +274,19 @@ class Schedule:
             yield Settle()
             costs = yield Push(row)
         assert isinstance(costs, dict)
-        self.newest = row
+        self.newest, self._is_unpublished = row, False
         yield Tell(Published(row, through=row.iteration, metrics=costs))
+
+    @property
+    def _is_caught_up(self) -> bool:
+        """Whether nothing is left that is trained once more before it is published."""
+        return self._done >= self._first_publish
+
+    @property
+    def _published(self) -> int:
+        """The newest version that was published, by whomever."""
+        before = self.newest.parent if self._is_unpublished else None
+        return self.newest.version if before is None else before
 
     def _is_to_save(self) -> bool:
         return self._done % self._settings.save_interval == 0
@@ -269,7 +301,7 @@ class Schedule:
     def _save(self) -> _Steps:
         yield from self._end_save(waits=True)
         yield Settle()
-        yield Save(self._done, self.newest.version, self._recipe)
+        yield Save(self._done, self._published, self._recipe)
         if self._settings.writes_behind:
             self._being_written = self._done
         else:
@@ -299,7 +331,7 @@ class Schedule:
         to stop the engines may be ending too, so nothing is published; and the run may go on one
         day, so it keeps a checkpoint to fall back to."""
         shares_devices = self._settings.shares_devices
-        is_behind = self.newest.iteration < self._done
+        is_behind = self._is_unpublished or self.newest.iteration < self._done
         if isinstance(end, NoMoreLeases) and is_behind and not shares_devices:
             is_published = yield from self._publish_in_turn()
             end = end if is_published else StopRequested()
@@ -315,7 +347,7 @@ class Schedule:
                 yield Tell(Retire(through))
         yield Settle()
         reason = end.reason if isinstance(end, NoMoreLeases) else "the learner was asked to stop"
-        yield End(self._done, self.newest.version, reason)
+        yield End(self._done, self._published, reason)
 
 
 def _first_row(versions: Sequence[VersionRow], saved: Saved | None, recipe: int) -> VersionRow:
@@ -335,3 +367,9 @@ def _first_row(versions: Sequence[VersionRow], saved: Saved | None, recipe: int)
     held = next((row.iteration for row in versions if row.version == saved.version), None)
     same = held == saved.iteration or saved.recipe == recipe
     return VersionRow(version, saved.version, saved.iteration, recipe if same else 0)
+
+
+def _is_same_again(versions: Sequence[VersionRow], first: VersionRow) -> bool:
+    """Whether what was published since `first` was trained by its recipe, and so will be again."""
+    since = [row for row in versions if row.iteration > first.iteration]
+    return first.recipe != 0 and bool(since) and all(row.recipe == first.recipe for row in since)

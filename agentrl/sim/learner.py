@@ -88,9 +88,12 @@ class Learner:
             save_interval=world.scenario.save_interval,
             asks_before_push=world.scenario.drain_before_push,
             writes_behind=world.scenario.writes_behind,
+            max_staleness=world.scenario.max_staleness,
         )
         saved = world.checkpoints[-1] if world.checkpoints else None
-        self._schedule = Schedule(settings, welcome.versions, saved, 1 + welcome.remade)
+        self._schedule = Schedule(
+            settings, welcome.versions, saved, 1 + welcome.remade, welcome.stepped
+        )
         first = self._schedule.newest
         if welcome.retired_through > first.iteration:
             raise BrokenPromiseError(

@@ -90,10 +90,11 @@ def test_ranks_of_context_parallelism_share_a_micro_batch_of_all_their_tokens() 
 def test_the_buffer_hears_every_event_once_and_in_order() -> None:
     world = World([3, 3, 1])
     outcome, (backend,) = learn(world)
-    row = VersionRow(0, None, 0)
+    recipe = world.of(Published)[0].row.recipe
+    row = VersionRow(0, None, 0, recipe)
     expected: list[tuple[object, ...]] = [("publishing", row), ("published", row, 0)]
     for k in (1, 2, 3):
-        row = VersionRow(k, k - 1, k)
+        row = VersionRow(k, k - 1, k, recipe)
         expected += [("stepped", k), ("publishing", row), ("published", row, k)]
     assert [_brief(message) for message in world.delivered] == [
         *expected,

@@ -43,6 +43,10 @@ MUTANTS = [
         if self._settings.shares_devices:
             if self._is_to_save() and not header.last:
                 yield from self._checkpoint()
+        elif not self._is_caught_up:
+            pass
+        elif self._is_unpublished:
+            yield from self._publish_next()
         elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
 """,
@@ -50,6 +54,10 @@ MUTANTS = [
         if self._settings.shares_devices:
             if self._is_to_save() and not header.last:
                 yield from self._checkpoint()
+        elif not self._is_caught_up:
+            pass
+        elif self._is_unpublished:
+            yield from self._publish_next()
         elif self._done % self._settings.update_weights_interval == 0:
             yield from self._publish_in_turn()
         yield Tell(report)

@@ -1,6 +1,7 @@
 """The learner's order, played by hand: what follows what, and what an interruption leaves out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,6 +54,8 @@ def played(
     marks_last: bool = False,
     versions: Sequence[VersionRow] = (),
     saved: Ckpt | None = None,
+    recipe: int = 0,
+    stepped: int = 0,
     writes: Sequence[bool] = (),
 ) -> list[Step]:
     """The steps up to End. `interruptions` are answers to questions in order; None, and the end of
@@ -81,7 +84,7 @@ def played(
             case _:
                 return None
 
-    steps = Schedule(settings, versions, saved).steps()
+    steps = Schedule(settings, versions, saved, recipe, stepped).steps()
     done = [next(steps)]
     while not isinstance(done[-1], End):
         done.append(steps.send(answered(done[-1])))
@@ -228,6 +231,84 @@ def test_what_lies_between_a_version_and_a_checkpoint_is_of_the_checkpoint_s_rec
 ) -> None:
     versions = [VersionRow(0, None, 0, 8), VersionRow(1, 0, 4, 8)]
     assert Schedule(EVERY, versions, saved, 7).newest.recipe == recipe
+
+
+def _goes_on(
+    stepped: int,
+    *interruptions: Answer | None,
+    recipe: int = 7,
+    shares_devices: bool = False,
+    interval: int = 1,
+) -> str:
+    """A learner after versions 0 to 6 of one recipe, and its first checkpoint."""
+    settings = LoopSettings(
+        update_weights_interval=interval,
+        save_interval=2,
+        max_staleness=1,
+        shares_devices=shares_devices,
+    )
+    steps = played(
+        settings,
+        interruptions,
+        leases=stepped + 2,
+        versions=[VersionRow(v, v - 1 if v else None, v, 7) for v in range(7)],
+        saved=Ckpt(1, 1, 7),
+        recipe=recipe,
+        stepped=stepped,
+    )
+    return brief(steps)
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_more_than_tokens_may_be_old_is_trained_once_more_before_anything_is_pushed(
+    interval: int,
+) -> None:
+    said = _goes_on(6, interval=interval)
+    assert said.startswith(
+        "asklease2 train2 stepped2 settle save2 retire1 asklease3 train3 stepped3 ask"
+    )
+    assert "stepped6 announce7 settle push7 published7 settle save6 retire4" in said
+    assert ("stepped7 announce8 settle push8" in said) == (interval == 1)
+
+
+def test_an_engine_that_comes_late_gets_what_there_is() -> None:
+    said = _goes_on(6, None, Republish(1))
+    assert "save2 retire1 asklease3 announce7 settle push7 published7 asklease3 train3" in said
+    assert "stepped6 announce8 settle push8" in said
+    assert said.count("push") == 4
+
+
+def test_a_stop_before_the_first_push_saves_under_the_version_before() -> None:
+    versions = [VersionRow(v, v - 1 if v else None, v, 7) for v in range(7)]
+    settings = LoopSettings(update_weights_interval=1, save_interval=9, max_staleness=1)
+    steps = played(
+        settings,
+        [None, StopRequested()],
+        versions=versions,
+        saved=Ckpt(1, 1, 7),
+        recipe=7,
+        stepped=6,
+    )
+    assert brief(steps) == (
+        "asklease2 train2 stepped2 asklease3 settle save2 savemodel retire1 settle end"
+    )
+    assert Save(2, 1, 7) in steps
+    assert steps[-1] == End(2, 1, "the learner was asked to stop")
+
+
+@pytest.mark.parametrize(
+    ("stepped", "changed"), [(6, {"recipe": 8}), (6, {"shares_devices": True})]
+)
+def test_by_another_recipe_and_on_shared_devices_it_pushes_first(
+    stepped: int, changed: dict[str, Any]
+) -> None:
+    assert "train" not in _goes_on(stepped, **changed).partition("push7")[0]
+
+
+def test_where_little_is_lost_it_pushes_first() -> None:
+    versions = [VersionRow(v, v - 1 if v else None, v, 7) for v in range(3)]
+    steps = played(EVERY, versions=versions, saved=Ckpt(2, 2, 7), recipe=7, stepped=2)
+    assert brief(steps).startswith("announce3 settle push3")
 
 
 def test_one_that_goes_on_from_a_checkpoint_can_fall_back_to_it() -> None:
