@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -69,6 +70,7 @@ class Driver:
             spec.buffer_address, role="driver", name="driver", keys=spec.peer_keys()
         )
         self.state = RunState()
+        self._reached, self._is_repeating = 0, False  # iterations, and whether some are made again
         self._requests = Requests(self._peer, self.state)
         self._processes = Processes(cluster, spec, orders, self._requests, self.state)
         self._feeder = Feeder(tasks.source, self._peer)
@@ -132,6 +134,7 @@ class Driver:
         self.state.continue_from(welcome)
         self._recorder.continue_from(welcome.fates)
         self._watch.stepped(welcome.stepped)
+        self._reached = welcome.stepped
 
     async def _conduct(self) -> None:
         config = self._spec.config
@@ -171,7 +174,7 @@ class Driver:
         while steps != self.state.steps:
             steps = self.state.steps
             with anyio.move_on_after(timeout_s):
-                await self.state.wait(lambda s, at=steps: s.version is not None or s.steps != at)
+                await self.state.wait(partial(_has_gone_on, since=steps))
             if self.state.version is not None:
                 return
         raise EnvironmentSetupError(
@@ -216,6 +219,7 @@ class Driver:
         """What the run does about an event, beside noting it."""
         match event.kind:
             case "step":
+                self._note_repetition(event.data["number"])
                 self._watch.stepped(event.data["number"])
             case "lease_failed" if event.data["given_up"]:
                 self._recorder.note(given_up(event.data))
@@ -225,6 +229,16 @@ class Driver:
                 raise HealthError(str(event.data["reason"]))
             case "peer":
                 await self._watch.heard_of(event.data)
+
+    def _note_repetition(self, number: int) -> None:
+        """Say, once, that a learner which began again is behind where the run was."""
+        reached, self._reached = self._reached, max(self._reached, number)
+        if number <= reached and not self._is_repeating:
+            self._recorder.note(
+                f"iterations {number} to {reached} are trained once more, on the rows that they "
+                f"had: the newest checkpoint is of iteration {number - 1}"
+            )
+        self._is_repeating = number < reached
 
     def _require_no_failures(self, limit: int) -> None:
         """Raise HealthError when so many groups have failed since the last iteration."""
@@ -245,3 +259,8 @@ class Driver:
     async def _interrupt(self, name: str) -> None:
         if self.state.version is not None:
             await self._drain(f"interrupted by {name}", resumable=True)
+
+
+def _has_gone_on(state: RunState, since: int) -> bool:
+    """Whether engines have weights, or another iteration is done."""
+    return state.version is not None or state.steps != since

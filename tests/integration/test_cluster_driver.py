@@ -15,6 +15,7 @@ from agentrl.errors import AgentRLError, HealthError, RestartsSpentError
 from agentrl.types import Task
 from agentrl.wire.messages import Drain, Evaluate, Event, PeerLost
 from tests.integration.paper_cluster import playing
+from tests.unit.recorder_ground import step_data
 
 
 def test_a_first_push_whose_event_died_with_the_buffer_is_not_waited_for(tmp_path: Path) -> None:
@@ -43,6 +44,28 @@ def test_failures_of_long_ago_do_not_end_a_run_that_is_continued(tmp_path: Path)
             assert play.failure is None
 
     anyio.run(main)
+
+
+def test_iterations_that_are_trained_once_more_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        async with playing(tmp_path, continued=True) as (play, start):
+            play.welcome(stepped=3, last_lease=3)
+            await start()
+            for number in (2, 3):
+                await play.tell("step", **step_data(number))
+            await play.published(8, 3)
+            await play.tell("step", **step_data(4))
+            await play.learner_ends()
+            assert play.failure is None
+
+    anyio.run(main)
+    said = capsys.readouterr()
+    told = (
+        "iterations 2 to 3 are trained once more, on the rows that they had: the newest checkpoint"
+    )
+    assert (said.out + said.err).count(told) == 1
 
 
 def test_failures_that_a_buffer_could_not_tell_of_end_the_run_all_the_same(tmp_path: Path) -> None:
