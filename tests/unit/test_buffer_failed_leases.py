@@ -2,10 +2,21 @@
 
 from typing import Any
 
+import pytest
+
 from agentrl.buffer.leases import LEASE_DEATHS
 from agentrl.buffer.rows import GroupRow, LeaseRow
 from agentrl.types import Fate, GroupState, LeaseHeader, VersionRow
-from agentrl.wire.messages import Lease, LeaseRequest, PeerLost, Published, Refused, Retire, Stepped
+from agentrl.wire.messages import (
+    Lease,
+    LeaseRequest,
+    PeerLost,
+    Published,
+    Refused,
+    Retire,
+    Stepped,
+    Welcome,
+)
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -60,6 +71,19 @@ def test_a_lease_that_has_ended_three_learners_is_given_up_by_name_and_made_agai
     b.say(learner, Stepped(1, False, 0.0, 0.0, 1.0))
     b.say(learner, Retire(1))
     assert b.core.state.fates == {Fate.POISON: 2, Fate.TRAINED: 2}
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_learner_hears_how_often_a_lease_that_weights_hold_was_made_of_others(held: int) -> None:
+    b = played()
+    b.lease(1)
+    if held:
+        b.say("learner.1", Stepped(1, False, 0.0, 0.0, 1.0))
+        b.say("learner.1", Published(VersionRow(2, 1, 1), 1))
+    end_learners(b, 1, LEASE_DEATHS, first=3)
+    assert b.told("lease_failed")[-1]["given_up"]
+    peer = b.join("learner", "learner", "9")
+    assert b.take(peer, Welcome)[-1].remade == held
 
 
 def test_a_repeated_message_and_an_end_by_somebody_elses_hand_count_for_nothing() -> None:
