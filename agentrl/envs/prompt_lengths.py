@@ -24,7 +24,14 @@ from agentrl.errors import ConfigError, EnvError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import Task, TaskSource
 
-__all__ = ["UNBOUNDED", "Room", "has_prompts", "leave_out_long_prompts", "prompt_size", "room_for_prompts"]
+__all__ = [
+    "UNBOUNDED",
+    "Room",
+    "has_prompts",
+    "leave_out_long_prompts",
+    "prompt_size",
+    "room_for_prompts",
+]
 
 #: Of a prompt that is too long to be counted.
 UNBOUNDED = 2**31

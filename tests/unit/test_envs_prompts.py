@@ -65,10 +65,9 @@ def test_the_context_of_rollouts_alone_leaves_rows_out_as_they_are_read(tmp_path
     (note,) = check_prompts(cfg)
     assert "a prompt of more than 118 tokens (--rollout-max-context-len), and will be left" in note
     found = open_tasks(msgspec.structs.replace(cfg, num_epoch=1), SingleTurnEnv)
-    assert found.notes == [
-        "1 of 2 rows of --prompt-data are left out: their prompts have more than 118 tokens "
-        "(--rollout-max-context-len)"
-    ]
+    (note,) = found.notes
+    assert note.startswith("1 of 2 rows of --prompt-data are left out: their prompts have more")
+    assert note.endswith("than 118 tokens (--rollout-max-context-len)")
     assert ids(found.source) == ["train:1"]
 
 
