@@ -26,7 +26,7 @@ from agentrl.types import Task, TaskSource
 
 __all__ = [
     "UNBOUNDED",
-    "Room",
+    "PromptRoom",
     "has_prompts",
     "leave_out_long_prompts",
     "prompt_size",
@@ -37,19 +37,19 @@ __all__ = [
 UNBOUNDED = 2**31
 
 
-class Room(NamedTuple):
+class PromptRoom(NamedTuple):
     """Tokens that the prompt of a row may have, and the flag that says so."""
 
     tokens: int
     flag: str
 
 
-def room_for_prompts(config: RunConfig) -> Room | None:
+def room_for_prompts(config: RunConfig) -> PromptRoom | None:
     """The bound beyond which rows are left out; None: no flag gives one."""
     if config.rollout_max_prompt_len is not None:
-        return Room(config.rollout_max_prompt_len, "--rollout-max-prompt-len")
+        return PromptRoom(config.rollout_max_prompt_len, "--rollout-max-prompt-len")
     if config.rollout_max_context_len is not None:
-        return Room(config.rollout_max_context_len - 2, "--rollout-max-context-len")
+        return PromptRoom(config.rollout_max_context_len - 2, "--rollout-max-context-len")
     return None
 
 

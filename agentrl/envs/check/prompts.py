@@ -21,7 +21,13 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.check.bad_rows import BadRows
 from agentrl.envs.check.dry_reset import make_env
-from agentrl.envs.prompt_lengths import UNBOUNDED, Room, has_prompts, prompt_size, room_for_prompts
+from agentrl.envs.prompt_lengths import (
+    UNBOUNDED,
+    PromptRoom,
+    has_prompts,
+    prompt_size,
+    room_for_prompts,
+)
 from agentrl.envs.registry import load_env
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
@@ -74,12 +80,12 @@ def check_prompts(config: RunConfig) -> list[str]:
     return [*_notes(seen, room, len(source), leaves_out=leaves_out)]
 
 
-def _room(config: RunConfig) -> tuple[Room, bool]:
+def _room(config: RunConfig) -> tuple[PromptRoom, bool]:
     """What bounds a first prompt, and whether longer ones are left out as they are read."""
     if (room := room_for_prompts(config)) is not None:
         return room, True
     model = read_model(Path(str(config.hf_checkpoint))).max_context or 2**31
-    return Room(model - 2, "what the model's context leaves"), False
+    return PromptRoom(model - 2, "what the model's context leaves"), False
 
 
 async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
@@ -98,7 +104,7 @@ async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: i
     return seen
 
 
-def _notes(seen: _Seen, room: Room, total: int, *, leaves_out: bool) -> Iterator[str]:
+def _notes(seen: _Seen, room: PromptRoom, total: int, *, leaves_out: bool) -> Iterator[str]:
     of = f"of the first {seen.num_rows} rows of --prompt-data"
     if seen.bad.num:
         yield f"{seen.bad.num} {of} cannot be played, and their groups will fail: {seen.bad}"
