@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from agentrl.config import answers
 from agentrl.config.answers import FlagAnswer, Origin
+from agentrl.config.differences import told_by_remarks
 from agentrl.config.fields import own_fields
 from agentrl.config.passthrough import FAMILIES, spelled, table
+from agentrl.config.run import RunConfig
 from scripts import promises
 from scripts.pages import cell, filled, write_page
 from scripts.promises import WALK
@@ -100,17 +102,27 @@ def _most(flags: list[Compared]) -> int:
 
 def differences() -> Iterator[str]:
     """What means something else, and stays so."""
-    yield "| flag | here |"
-    yield "| --- | --- |"
-    for name, row in sorted(answers.rows().items()):
+    yield "| flag | here | told at start |"
+    yield "| --- | --- | --- |"
+    rows = answers.rows()
+    for name, row in sorted(rows.items()):
         if row.differs:
-            yield f"| `{name}` | {cell(row.differs)} |"
+            why = answers.reasons_for_silence().get(row.quiet, "yes")
+            yield f"| `{name}` | {cell(row.differs)} | {why} |"
+    defaults = RunConfig()
+    for remark in answers.remarks():
+        if remark.flag not in rows:
+            yield f"| `{remark.flag}` | {cell(remark.told(defaults))} | yes |"
     yield ""
-    yield "A run that is started by slime's flags tells those that matter most:"
+    yield "A run that is started by slime's flags tells which of them hold in it:"
     yield ""
     for remark in answers.remarks():
-        text = remark.text.replace("{value}", str(own_fields()[remark.field].default))
-        yield f"- {cell(text)}"
+        yield f"- {cell(remark.told(defaults))}"
+    for text in answers.causes().values():
+        yield f"- *flags*: {cell(text)}"
+    for name, row in sorted(rows.items()):
+        if row.differs and not (row.quiet or row.cause or name in told_by_remarks()):
+            yield f"- `{name}`: {cell(row.differs)}"
 
 
 def works() -> Iterator[str]:

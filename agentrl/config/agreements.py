@@ -5,7 +5,7 @@ that the flag is already so, sets what it means here, or refuses it with the num
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,12 @@ import msgspec
 
 from agentrl.config import answers
 from agentrl.config.answers import Asked
-from agentrl.config.conditions import CONDITIONS
 from agentrl.config.facts import mode_of
 from agentrl.config.fields import own_fields
 from agentrl.config.places import checkpoints_of
-from agentrl.config.run import RunConfig
-from agentrl.config.unread import is_read
 from agentrl.shipped import CHAT_FORMATS
 
-__all__ = ["RULES", "Settled", "on_differences", "settle"]
+__all__ = ["RULES", "Settled", "settle"]
 
 Values = Mapping[str, Any]
 
@@ -46,12 +43,6 @@ _IN_TURN = (
 )
 
 
-#: Fields that a script of slime's is given when it is moved here, and how many of slime's flags are
-#: more than any run on rows has to give.
-_ADDED = {"device", "ray_address", "run_dir", "run_id", "chat_format", "chat_template"}
-_MANY = 8
-
-
 class Settled(msgspec.Struct, frozen=True):
     """What rules say: values that they set, with the flags that did, and lines for the user."""
 
@@ -72,33 +63,6 @@ def settle(asked: Iterable[Asked], values: Values, said: Mapping[str, str]) -> S
         [line for answer in found for line in answer.notes],
         [line for answer in found for line in answer.refused],
     )
-
-
-def on_differences(
-    asked: Iterable[Asked], config: RunConfig, said: Mapping[str, str], written: Iterable[str]
-) -> Iterator[str]:
-    """For a command line that is slime's: where the defaults of flags that it does not give are
-    others here. `written`: the fields that the command line gives."""
-    names = {one.name for one in asked}
-    given = names | {f"--{name}".replace("_", "-") for name in said}
-    if not _is_slimes(names, written):
-        return
-    yield "this command line is slime's: docs/from-slime.md tells where a meaning differs here"
-    for remark in answers.remarks():
-        is_meant = remark.when == "always" or (remark.when == "said") == (remark.field in said)
-        holds = not remark.needs or CONDITIONS[remark.needs].holds(config)
-        is_lacking = remark.lacks not in given
-        if is_meant and holds and is_lacking and is_read(config, remark.field):
-            yield remark.text.replace("{value}", str(getattr(config, remark.field)))
-
-
-def _is_slimes(names: set[str], written: Iterable[str]) -> bool:
-    """Whether a command line gives a flag that only slime has, or many of its and none that agentrl
-    alone has."""
-    slime, known = answers.rows("slime"), answers.rows()
-    own = {field.flag for n, field in own_fields().items() if n in written and n not in _ADDED}
-    num = sum(flag in slime for flag in own)
-    return any(name in slime for name in names) or (num >= _MANY and own <= known.keys())
 
 
 def _value(values: Values, name: str) -> Any:

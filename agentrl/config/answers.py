@@ -9,6 +9,7 @@ A table is read when a name needs it: most starts pass none.
 """
 
 import functools
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,8 +28,10 @@ __all__ = [
     "Remark",
     "about_missing",
     "answered",
+    "causes",
     "missing",
     "notes",
+    "reasons_for_silence",
     "refusals",
     "remarks",
     "row_of",
@@ -38,6 +41,7 @@ __all__ = [
 
 Origin = Literal["slime", "megatron", "sglang", "router", "peer"]
 ORIGINS: tuple[Origin, ...] = ("slime", "megatron", "sglang", "router", "peer")
+_NAME = re.compile(r"\{(\w+)\}")
 _FILE = Path(__file__).with_name("tables") / "answers.toml"
 
 
@@ -66,6 +70,10 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                noted: values that wait for nothing, with why they are refused
     lead       noted: how the line begins; what is "not needed" or "not used" may be off as well
     differs    in what it differs from slime, and stays so
+    cause      of a difference that is told at start where the flag is given: with others in one
+               line, whose text stands under this name in `[causes]`; none: in its own words
+    same       values under which it does not differ
+    quiet      of a difference that is not told: why, by its name in `[quiet]`
     test       the test that shows the meaning
     """
 
@@ -81,25 +89,44 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     instead: dict[str, str] = {}
     lead: str = "already so"
     differs: str = ""
+    cause: str = ""
+    same: tuple[str, ...] = ()
+    quiet: str = ""
     test: str = ""
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """What a user of slime is told at start of a default that is another one here, where the run
-    reads `field`, and the user gives it, does not, or either. `{value}` in `text` is the field's;
-    `needs` names a condition (`conditions.py`) that must hold too, `lacks` a flag of slime's that
-    must not be given."""
+    """What a user of slime is told at start of a meaning or default that is another one here, where
+    the run reads `field` (or is given that setting of Megatron), and the user gives it, does not,
+    or either. `{value}` in `text` is the field's, `{NAME}` that of another or a property; `needs`
+    names a condition (`differences.py`, `conditions.py`) that must hold too, `lacks` a flag of
+    slime's that must not be given, `tells` flags whose difference this is beside the field's."""
 
     field: str
     when: Literal["said", "unsaid", "always"]
     text: str
     needs: str = ""
     lacks: str = ""
+    tells: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """Of the field."""
+        return "--" + self.field.replace("_", "-")
+
+    def told(self, config: object) -> str:
+        """The text, with the values of `config`."""
+        return _NAME.sub(lambda found: str(getattr(config, self._named(found[1]))), self.text)
+
+    def _named(self, name: str) -> str:
+        return self.field if name == "value" else name
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     remarks: tuple[Remark, ...]
     missing: dict[str, Missing]
+    causes: dict[str, str]
+    quiet: dict[str, str]
     slime: dict[str, FlagAnswer]
     megatron: dict[str, FlagAnswer]
     sglang: dict[str, FlagAnswer]
@@ -183,6 +210,16 @@ def missing() -> dict[str, Missing]:
 def remarks() -> tuple[Remark, ...]:
     """What a user of slime is told at start."""
     return _table().remarks
+
+
+def causes() -> dict[str, str]:
+    """What is told of the flags of a cause, by its name: completes `FLAGS: `."""
+    return _table().causes
+
+
+def reasons_for_silence() -> dict[str, str]:
+    """Why nothing is told at start of a difference, by name."""
+    return _table().quiet
 
 
 def refusals(asked: Iterable[Asked]) -> list[str]:

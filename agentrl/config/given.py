@@ -39,6 +39,7 @@ def last_of(
                     f"{flag} {' '.join(words)}: of a flag that is given {len(values)} times, each "
                     f"wants its words in groups of {collects}"
                 )
+        notes.append(f"{flag} is given {len(values)} times: all that it names holds")
         return [word for words in values for word in words]
     *earlier, last = values
     others = dict.fromkeys(_text(value) for value in earlier if value != last)

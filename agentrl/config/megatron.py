@@ -37,6 +37,8 @@ _LIST = r"\[[01](?:,[01])*\](?:\*\d{1,4})?"
 _Recompute = Literal["full", "selective"]
 _Module = Literal["core_attn", "layernorm", "mlp", "moe", "shared_experts", "mla_up_proj"]
 _Share = Annotated[float, Meta(ge=0)]
+#: Megatron's `--moe-router-bias-update-rate`.
+_BIAS_UPDATE_RATE = 0.001
 _Balancing = Literal["none", "aux_loss", "seq_aux_loss", "global_aux_loss"]
 #: Lists of 0 and 1, as Megatron takes them: `[0]*1+[1]*61`, or every n-th layer.
 _LayerFreq = Annotated[str, Meta(pattern=rf"^([1-9]\d{{0,3}}|\(?{_LIST}(\+{_LIST})*\)?)$")]
@@ -93,7 +95,7 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # ---- experts: how they are kept busy ----
     moe_router_load_balancing_type: _Balancing = "aux_loss"
     moe_aux_loss_coeff: _Share = 0.0
-    moe_router_bias_update_rate: _Share = 0.0
+    moe_router_bias_update_rate: _Share | None = None
     moe_enable_routing_replay: bool = False
 
     # ---- layers of multi-token prediction, where they are trained ----
@@ -204,6 +206,14 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.expert_tensor_parallel_size is not None:
             return self.expert_tensor_parallel_size
         return self.tensor_model_parallel_size if self.expert_model_parallel_size == 1 else 1
+
+    @property
+    def bias_update_rate(self) -> float:
+        """What the correction bias of a router moves by in a step: Megatron's default beside the
+        flag of the bias. Without either it stays, for no flag of the run speaks of it."""
+        if self.moe_router_bias_update_rate is not None:
+            return self.moe_router_bias_update_rate
+        return _BIAS_UPDATE_RATE if self.moe_router_enable_expert_bias else 0.0
 
     @property
     def uses_sequence_parallel(self) -> bool:

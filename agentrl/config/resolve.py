@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config import answers
-from agentrl.config.agreements import on_differences, settle
+from agentrl.config.agreements import settle
 from agentrl.config.command_line import Program, read_flags
 from agentrl.config.conditions import GENERATE, ROW_ENVS, env_of
 from agentrl.config.device import choose_here
@@ -25,6 +25,7 @@ from agentrl.config.device_defaults import (
     notes_on_device,
     without_defaults,
 )
+from agentrl.config.differences import on_differences
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.facts import mode_of
 from agentrl.config.fields import own_fields, synchronous_values

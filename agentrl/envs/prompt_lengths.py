@@ -1,4 +1,5 @@
-"""`--rollout-max-prompt-len`: rows whose prompt is longer are left out as they are read.
+"""`--rollout-max-prompt-len`: rows whose prompt is longer are left out as they are read; without it
+those whose prompt leaves no room for a turn in `--rollout-max-context-len`.
 
 As slime does: before the first iteration, so an epoch is the rows that are left. Looked at are the
 environments for rows of a prompt and a label, whose `reset` reads a row and nothing else. A row
@@ -7,6 +8,7 @@ when an episode does: its group is then `filtered`.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -22,11 +24,33 @@ from agentrl.errors import ConfigError, EnvError, TextTooLongError
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import Task, TaskSource
 
-__all__ = ["LEAVES_OUT", "UNBOUNDED", "has_prompts", "leave_out_long_prompts", "prompt_size"]
+__all__ = [
+    "UNBOUNDED",
+    "PromptRoom",
+    "has_prompts",
+    "leave_out_long_prompts",
+    "prompt_size",
+    "room_for_prompts",
+]
 
-LEAVES_OUT = "--rollout-max-prompt-len"
 #: Of a prompt that is too long to be counted.
 UNBOUNDED = 2**31
+
+
+class PromptRoom(NamedTuple):
+    """Tokens that the prompt of a row may have, and the flag that says so."""
+
+    tokens: int
+    flag: str
+
+
+def room_for_prompts(config: RunConfig) -> PromptRoom | None:
+    """The bound beyond which rows are left out; None: no flag gives one."""
+    if config.rollout_max_prompt_len is not None:
+        return PromptRoom(config.rollout_max_prompt_len, "--rollout-max-prompt-len")
+    if config.rollout_max_context_len is not None:
+        return PromptRoom(config.rollout_max_context_len - 2, "--rollout-max-context-len")
+    return None
 
 
 def has_prompts(config: RunConfig) -> bool:
@@ -39,25 +63,26 @@ def has_prompts(config: RunConfig) -> bool:
 def leave_out_long_prompts(
     config: RunConfig, source: TaskSource, env_class: type[Env]
 ) -> Iterator[str]:
-    """Leave out of `source` what is longer than the flag says; a note where that are some. Raises
+    """Leave out of `source` what is longer than a flag says; a note where that are some. Raises
     ConfigError when none is left, and DataError for a row that cannot be read."""
-    room = config.rollout_max_prompt_len
+    room = room_for_prompts(config)
     if room is None or not has_prompts(config) or not isinstance(source, RowSource):
         return
     env = make_env(env_class, config.env_args)
     chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
     assert isinstance(env, SingleTurnEnv)
     num = len(source)
-    fits = anyio.run(_fitting, source.first(num), env, chat, room)
+    fits = anyio.run(_fitting, source.first(num), env, chat, room.tokens)
     if not fits:
         raise ConfigError(
-            f"none of the {num} prompts of --prompt-data fits {LEAVES_OUT} {room}; raise it"
+            f"none of the {num} prompts of --prompt-data has {room.tokens} tokens or less "
+            f"({room.flag}); raise it"
         )
     if len(fits) < num:
         source.keep(fits)
         yield (
             f"{num - len(fits)} of {num} rows of --prompt-data are left out: their prompts have "
-            f"more than {room} tokens ({LEAVES_OUT})"
+            f"more than {room.tokens} tokens ({room.flag})"
         )
 
 

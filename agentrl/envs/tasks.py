@@ -15,7 +15,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
 from agentrl.envs.given import GivenSource, listed
 from agentrl.envs.mixed import MixedSource
-from agentrl.envs.prompt_lengths import leave_out_long_prompts
+from agentrl.envs.prompt_lengths import leave_out_long_prompts, room_for_prompts
 from agentrl.envs.registry import load_env
 from agentrl.envs.slime_place import folder_of
 from agentrl.envs.slime_source import SlimeSource
@@ -121,7 +121,8 @@ def _source_key(config: RunConfig) -> str:
     played = (config.env, config.env_args)
     if config.prompt_data is None:
         return repr(played)
-    kept = config.rollout_max_prompt_len and (config.rollout_max_prompt_len, played)
+    room = room_for_prompts(config)
+    kept = room and (room.tokens, played)
     return repr((config.prompt_data, config.metadata_key, config.tool_key, kept))
 
 

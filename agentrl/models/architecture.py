@@ -159,10 +159,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         for name, without in (
             ("expert_model_parallel_size", 1),
             ("moe_aux_loss_coeff", 0.0),
-            ("moe_router_bias_update_rate", 0.0),
+            ("moe_router_bias_update_rate", None),
             ("moe_enable_routing_replay", False),
         ):
-            if (given := getattr(settings, name)) != without:
+            if (given := getattr(settings, name)) not in (without, 0):
                 size = "" if given is True else f" {given:g}"
                 yield f"a {self.name} has no experts, which {flag(name)}{size} is for"
 

@@ -97,7 +97,7 @@ class Experts(Architecture, frozen=True, kw_only=True):
     def refusals(self, settings: MegatronSettings) -> Iterator[str]:
         """As for a dense decoder; and ranks that share experts out must get whole ones."""
         yield from super().refusals(settings)
-        rate = settings.moe_router_bias_update_rate
+        rate = settings.moe_router_bias_update_rate or 0
         if rate > 0 and not self.moe_router_enable_expert_bias:
             yield (
                 f"a {self.name} has no correction bias that --moe-router-bias-update-rate {rate:g} "

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.config.device_defaults import defaults_for
+from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.attention import PackedAttention
 from tests.parity.alone import open_alone
@@ -149,6 +151,24 @@ def test_settings_of_a_gpu_train_through_the_variable_length_kernel(
     assert flash.calls == 4, "two layers, in each pass"
     assert float((found - wanted).abs().max()) < 0.05
     assert found_norm == pytest.approx(norm, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["flash", "auto"])
+def test_the_attention_that_scripts_name_is_what_computes(
+    name: str,
+    flash: FlashAttention,
+    pretend_cuda: Callable[[], None],
+    open_backend: Open,
+    packed: Any,
+) -> None:
+    found = parse(["--device", "cpu", "--attention-backend", name], "train_async").config
+    backend = open_backend(defaults_for("cuda") | found.megatron)
+    pretend_cuda()
+    backend.run("policy", [packed([30, 7], 1)])
+    assert flash.calls == 2, "two layers"
+    for other in ("fused", "unfused", "local"):
+        with pytest.raises(ConfigError, match=f"--attention-backend {other}: attention of packed"):
+            parse(["--attention-backend", other], "train_async")
 
 
 def test_float32_on_a_gpu_goes_around_the_kernel_that_refuses_it(

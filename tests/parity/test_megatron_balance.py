@@ -138,3 +138,7 @@ def test_a_correction_bias_moves_towards_experts_with_fewer_tokens(
     with opened(directory) as backend:
         assert not backend.step("policy", batches, pg_loss).skipped
         assert torch.equal(dict(backend.hf_tensors())[BIAS.format(1)], before)
+    megatrons = before + 0.001 * torch.sign(tokens_E.mean() - tokens_E)
+    with opened(directory, moe_router_enable_expert_bias=True) as backend:
+        assert not backend.step("policy", batches, pg_loss).skipped
+        assert torch.equal(dict(backend.hf_tensors())[BIAS.format(1)], megatrons)

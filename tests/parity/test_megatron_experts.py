@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from megatron.core.transformer.moe.experts import SequentialMLP
+from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from safetensors.torch import load_file, save_file
 
 from agentrl.algorithms.rows import LossFn
 from agentrl.config.megatron import MegatronSettings
+from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
@@ -76,6 +80,41 @@ def test_a_softmax_router_scores_as_transformers(
     model = make_hf_model({**families()["qwen3-moe"].tiny, **changes}, tmp_path / "model")
     batch = packed([30, 7, 1], 1)
     (found,) = open_backend(model.directory).run("policy", [batch])
+    wanted = hf_scores(model.model, batch)[0].detach()
+    assert float((found - wanted).abs().max()) < 1e-5
+
+
+def is_moe(module: torch.nn.Module) -> bool:
+    return isinstance(module, MoELayer)
+
+
+@pytest.mark.parametrize("kind", ["alltoall", "flex"])
+def test_tokens_come_to_experts_as_the_notes_on_slimes_flags_say(
+    kind: str,
+    make_hf_model: Any,
+    packed: Any,
+    hf_scores: Any,
+    open_backend: Open,
+    tmp_path: Path,
+) -> None:
+    """By all-to-all and one expert after another, without fused kernels: the result is that of
+    transformers, as it is with what the flags ask for."""
+    model = make_hf_model(dict(families()["qwen3-moe"].tiny), tmp_path / "model")
+    argv = f"--device cpu --moe-token-dispatcher-type {kind} --moe-grouped-gemm"
+    argv += " --moe-permute-fusion --moe-enable-deepep --moe-token-drop-policy probs"
+    backend = open_backend(model.directory, **parse(argv.split(), "train_async").config.megatron)
+    batch, layers = packed([30, 7, 1], 1), set[Any]()
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, _args, _output: layers.add(module) if is_moe(module) else None
+    )
+    (found,) = backend.run("policy", [batch])
+    hook.remove()
+    assert len(layers) == 2
+    for layer in layers:
+        assert isinstance(layer.token_dispatcher, MoEAlltoAllTokenDispatcher)
+        assert isinstance(layer.experts, SequentialMLP)
+        assert not layer.config.moe_permute_fusion
+        assert layer.config.moe_expert_capacity_factor is None, "no token is dropped"
     wanted = hf_scores(model.model, batch)[0].detach()
     assert float((found - wanted).abs().max()) < 1e-5
 

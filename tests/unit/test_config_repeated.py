@@ -95,7 +95,9 @@ def sizes(config: RunConfig) -> dict[str, int]:
 def test_sets_that_are_named_one_after_the_other_are_all_played(rows: Path, flags: str) -> None:
     found = resolved(flags)
     assert sizes(found.config) == {"a": 1, "b": 2, "c": 3}
-    assert not any("is given" in note for note in found.notes)
+    assert not any("holds, the last" in note for note in found.notes)
+    told = any("is given 2 times: all that it names holds" in note for note in found.notes)
+    assert told == (flags.count("--eval-prompt-data") == 2)
 
 
 def test_a_path_alone_is_a_set_with_the_name_that_slime_gives_it(rows: Path) -> None:

@@ -52,10 +52,23 @@ def test_prompts_that_do_not_fit_are_counted_in_the_first_rows(tmp_path: Path) -
     assert check_prompts(config(tmp_path, rows_of(1, 2), rollout_max_prompt_len=100)) == []
 
 
-def test_what_the_context_leaves_bounds_a_prompt_too(tmp_path: Path) -> None:
-    (note,) = check_prompts(config(tmp_path, rows_of(1, 300), rollout_max_context_len=120))
-    assert "a prompt of more than 118 tokens (what the context leaves)" in note
-    assert "and their groups will be filtered" in note
+def test_what_the_models_context_leaves_bounds_a_prompt_too(tmp_path: Path) -> None:
+    long = "word " * 20_000
+    rows = [{"input": "x", "label": "y"}, {"input": long, "label": "y"}]
+    (note,) = check_prompts(config(tmp_path, rows))
+    assert "tokens (what the model's context leaves), and their groups will be filtered" in note
+
+
+def test_the_context_of_rollouts_alone_leaves_rows_out_as_they_are_read(tmp_path: Path) -> None:
+    """As slime does, which makes a bound of prompts of it."""
+    cfg = config(tmp_path, rows_of(1, 300), rollout_max_context_len=120)
+    (note,) = check_prompts(cfg)
+    assert "a prompt of more than 118 tokens (--rollout-max-context-len), and will be left" in note
+    found = open_tasks(msgspec.structs.replace(cfg, num_epoch=1), SingleTurnEnv)
+    (note,) = found.notes
+    assert note.startswith("1 of 2 rows of --prompt-data are left out: their prompts have more")
+    assert note.endswith("than 118 tokens (--rollout-max-context-len)")
+    assert ids(found.source) == ["train:1"]
 
 
 def test_rows_of_which_none_fits_are_refused(tmp_path: Path) -> None:
@@ -89,7 +102,7 @@ def test_rows_that_all_fit_are_all_there(tmp_path: Path) -> None:
 
 
 def test_a_run_of_which_no_row_fits_ends_before_it_begins(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none of the 2 prompts of --prompt-data fits"):
+    with pytest.raises(ConfigError, match=r"none of the 2 prompts of --prompt-data has 5 tokens"):
         open_tasks(config(tmp_path, rows_of(10, 20), rollout_max_prompt_len=5), SingleTurnEnv)
 
 

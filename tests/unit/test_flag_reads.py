@@ -14,6 +14,7 @@ import pytest
 
 from agentrl.config.answers import remarks
 from agentrl.config.conditions import CONDITIONS
+from agentrl.config.differences import WHERE
 from agentrl.config.facts import Mode
 from agentrl.config.fields import convert, own_fields
 from agentrl.config.resolve import parse
@@ -235,4 +236,6 @@ def test_a_flag_whose_condition_fails_changes_nothing(
 
 def test_every_condition_is_of_some_flag_or_remark() -> None:
     named = {field.fact.needs or "" for field in own_fields().values()}
-    assert named | {remark.needs for remark in remarks()} == CONDITIONS.keys() | {""}
+    of_remarks = {remark.needs for remark in remarks()}
+    assert WHERE.keys() <= of_remarks
+    assert named | of_remarks - WHERE.keys() == CONDITIONS.keys() | {""}

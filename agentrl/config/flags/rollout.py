@@ -66,7 +66,12 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     ] = -1
     rollout_max_context_len: Annotated[
         AtLeastTwo | None,
-        _flag("Tokens of prompt and response together (default: the model's)", on_resume=PLAYED),
+        _flag(
+            "Tokens of prompt and response together (default: the model's); without "
+            "--rollout-max-prompt-len rows with a prompt of more than this less 2 are left out as "
+            "they are read",
+            on_resume=PLAYED,
+        ),
     ] = None
     rollout_max_prompt_len: Annotated[
         Count | None,

@@ -21,7 +21,13 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.check.bad_rows import BadRows
 from agentrl.envs.check.dry_reset import make_env
-from agentrl.envs.prompt_lengths import LEAVES_OUT, UNBOUNDED, has_prompts, prompt_size
+from agentrl.envs.prompt_lengths import (
+    UNBOUNDED,
+    PromptRoom,
+    has_prompts,
+    prompt_size,
+    room_for_prompts,
+)
 from agentrl.envs.registry import load_env
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
@@ -55,7 +61,7 @@ def check_prompts(config: RunConfig) -> list[str]:
             raise ConfigError(f"{part.whose}: {error}") from error
     if not has_prompts(config) or config.env is None:
         return notes
-    room, flag = _room(config)
+    room, leaves_out = _room(config)
     try:
         cls = load_env(config.env)
         source, env = open_source(config, cls), make_env(cls, config.env_args)
@@ -64,23 +70,22 @@ def check_prompts(config: RunConfig) -> list[str]:
         return []  # the checks of each say it
     assert isinstance(source, RowSource)
     assert isinstance(env, SingleTurnEnv)
-    seen = anyio.run(_look, source, env, chat, room)
-    is_all = flag != LEAVES_OUT or seen.num_rows == len(source)
+    seen = anyio.run(_look, source, env, chat, room.tokens)
+    is_all = not leaves_out or seen.num_rows == len(source)
     if seen.num_long == seen.num_rows > 0 and is_all:
         raise ConfigError(
-            f"no prompt of the first {seen.num_rows} rows of --prompt-data fits {room} tokens "
-            f"({flag}): the shortest rows have to, or raise it; {_longest(seen)}"
+            f"no prompt of the first {seen.num_rows} rows of --prompt-data fits {room.tokens} "
+            f"tokens ({room.flag}): the shortest rows have to, or raise it; {_longest(seen)}"
         )
-    return [*_notes(seen, room, flag, len(source))]
+    return [*_notes(seen, room, len(source), leaves_out=leaves_out)]
 
 
-def _room(config: RunConfig) -> tuple[int, str]:
-    """Tokens that a first prompt may have, and what says so."""
-    if config.rollout_max_prompt_len is not None:
-        return config.rollout_max_prompt_len, LEAVES_OUT
+def _room(config: RunConfig) -> tuple[PromptRoom, bool]:
+    """What bounds a first prompt, and whether longer ones are left out as they are read."""
+    if (room := room_for_prompts(config)) is not None:
+        return room, True
     model = read_model(Path(str(config.hf_checkpoint))).max_context or 2**31
-    context = min(model, config.rollout_max_context_len or model)
-    return context - 2, "what the context leaves"
+    return PromptRoom(model - 2, "what the model's context leaves"), False
 
 
 async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
@@ -99,16 +104,15 @@ async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: i
     return seen
 
 
-def _notes(seen: _Seen, room: int, flag: str, total: int) -> Iterator[str]:
+def _notes(seen: _Seen, room: PromptRoom, total: int, *, leaves_out: bool) -> Iterator[str]:
     of = f"of the first {seen.num_rows} rows of --prompt-data"
     if seen.bad.num:
         yield f"{seen.bad.num} {of} cannot be played, and their groups will fail: {seen.bad}"
-    is_left_out = flag == LEAVES_OUT
-    what = "will be left out" if is_left_out else "their groups will be filtered"
+    what = "will be left out" if leaves_out else "their groups will be filtered"
     if seen.num_long:
         yield (
-            f"{seen.num_long} {of} have a prompt of more than {room} tokens ({flag}), and {what}; "
-            f"{_longest(seen)}"
+            f"{seen.num_long} {of} have a prompt of more than {room.tokens} tokens ({room.flag}), "
+            f"and {what}; {_longest(seen)}"
         )
     if seen.num_rows < total:
         yield (

@@ -136,7 +136,7 @@ def _experts(settings: MegatronSettings) -> dict[str, Any]:
         "moe_token_dispatcher_type": "alltoall",  # the default is refused
         "moe_router_load_balancing_type": settings.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": settings.moe_aux_loss_coeff,
-        "moe_router_bias_update_rate": settings.moe_router_bias_update_rate,
+        "moe_router_bias_update_rate": settings.bias_update_rate,
         "moe_router_dtype": settings.moe_router_dtype,
         "moe_enable_routing_replay": settings.moe_enable_routing_replay,
     }
