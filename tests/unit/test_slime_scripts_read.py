@@ -1,5 +1,5 @@
-"""`agentrl explain-flags` finds in a script the flags that bash passes: all that slime's scripts pass,
-as they were recorded, written as such a script writes them."""
+"""`agentrl explain-flags` finds in a script the flags that bash passes: all that slime's scripts
+pass, as they were recorded, written as such a script writes them."""
 
 import json
 import re
