@@ -131,6 +131,10 @@ CONDITIONS = {
         "is on them",
         is_noted=True,
     ),
+    "engines_by_default": Condition(
+        lambda config: config.rollout_num_gpus is None and not config.colocate,
+        "no effect with --rollout-num-gpus or --colocate, which say how many engines there are",
+    ),
     "generate_env": Condition(
         lambda config: (
             config.env == GENERATE or not _is_function(config.custom_generate_function_path)

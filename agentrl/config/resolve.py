@@ -39,6 +39,7 @@ from agentrl.config.refusals import beside
 from agentrl.config.refused import about_families
 from agentrl.config.renames import under_written_names, written_names
 from agentrl.config.resume import find_run
+from agentrl.config.rollouts import with_one_half
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import refuse_changes
 from agentrl.config.unread import for_evaluation, is_read
@@ -182,8 +183,9 @@ def _beginning(values: Layer) -> list[str]:
 
 def _begun(under: Layer, given: Layer) -> tuple[RunConfig, list[str]]:
     values, advice = _with_ranks(_merged(under, given))
+    values, apart = with_one_half(values)
     values, notes = with_first_weights(with_places(_with_row_keys(values)))
-    return RunConfig(**values), advice + notes
+    return RunConfig(**values), advice + apart + notes
 
 
 def _said(layer: Layer, origin: str) -> dict[str, str]:
@@ -226,10 +228,11 @@ def _continued(
     values = _merged(without_defaults(before), given) | place
     if program == "train":
         values = _synchronous(values, refused)
+    values, apart = with_one_half(values)
     config = RunConfig(**with_places(_with_row_keys(values)))
     notes = refuse_changes(RunConfig(**with_places(before)), config, run)
     edits = [] if record is None else notes_on_edits(record.files, config)
-    return config, [f"continuing {run}", *notes, *edits]
+    return config, [f"continuing {run}", *apart, *notes, *edits]
 
 
 def under_values(values: Layer) -> tuple[Layer, list[str]]:
