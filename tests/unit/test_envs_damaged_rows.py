@@ -106,7 +106,7 @@ def test_a_page_that_is_not_what_its_checksum_says_is_damaged(tmp_path: Path) ->
     options = {"compression": "NONE", "use_dictionary": False, "write_page_checksum": True}
     pq.write_table(table, path, row_group_size=500, **options)
     content = path.read_bytes()
-    text = ROWS[1700]["input"].encode()
+    text = str(ROWS[1700]["input"]).encode()
     assert content.count(text) == 1
     path.write_bytes(content.replace(text, text.upper()))
     with pytest.raises(AgentRLError, match=r"row 1501 cannot be read, .*CRC"):
