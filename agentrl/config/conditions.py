@@ -132,8 +132,12 @@ CONDITIONS = {
         is_noted=True,
     ),
     "engines_by_default": Condition(
-        lambda config: config.rollout_num_gpus is None and not config.colocate,
-        "no effect with --rollout-num-gpus or --colocate, which say how many engines there are",
+        lambda config: (
+            not (config.colocate or config.sglang_config)
+            and config.rollout_num_gpus in (None, config.rollout_num_gpus_per_engine)
+        ),
+        "no effect with --rollout-num-gpus, --colocate or --sglang-config, which say how many "
+        "engines there are",
     ),
     "generate_env": Condition(
         lambda config: (

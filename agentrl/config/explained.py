@@ -122,8 +122,9 @@ def _whole(
         elif (field := _field(flag)) is not None:
             unread[field.name] = whole.said[field.name] = flag
     if file is not None:
-        values, said = merged(file.values, whole.values), said_in(file.values, "") | whole.said
-        whole = GivenFlags(values=values, said=said)
+        whole = GivenFlags(
+            values=merged(file.values, whole.values), said=said_in(file.values, "") | whole.said
+        )
     under = {}
     if "preset" in whole.values:
         with suppress(ConfigError):  # a preset that is none is told as such

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentrl.algorithms.base import Algorithm, credits_of
@@ -106,7 +107,7 @@ def test_a_group_that_is_too_small_teaches_nothing_and_is_refused() -> None:
 @pytest.mark.parametrize("sizes", [{"n_samples_per_prompt": 1}, {"min_group_size": 1}])
 def test_what_else_teaches_in_a_small_group_is_not_denied(sizes: dict[str, int]) -> None:
     """The KL to the reference does, and so does an entropy bonus."""
-    config = RunConfig(use_kl_loss=True, kl_loss_coef=0.1, **sizes)
+    config = msgspec.convert({"use_kl_loss": True, "kl_loss_coef": 0.1, **sizes}, RunConfig)
     with pytest.raises(ConfigError, match="rewards teach nothing in") as refused:
         check_algorithm(config)
     assert "learn nothing" not in str(refused.value)
