@@ -66,8 +66,8 @@ PASSES = {"prox": "policy", "reference": "reference", "teacher": "teacher", "val
 class Needs(msgspec.Struct, frozen=True):
     """What an algorithm needs of a run.
 
-    min_group: fewer episodes in a group teach nothing. min_group_advice: what else one may do than
-    play more, from the word "or" on. engines: episodes are played; without,
+    min_group: rewards of fewer episodes in a group teach nothing. min_group_advice: what else one
+    may do than play more, from the word "or" on. engines: episodes are played; without,
     dialogues are shown. passes: columns that a forward pass over the rows makes before the first
     step: `prox`, the policy at the start of the iteration, frozen models: `reference`, the
     initial weights, and `teacher`, whose the policy is to become like; and `values`, of a critic

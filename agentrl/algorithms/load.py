@@ -138,13 +138,13 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
     if cfg.n_samples_per_prompt < least:
         raise ConfigError(
             f"--n-samples-per-prompt {cfg.n_samples_per_prompt} with --advantage-estimator {name}: "
-            f"it compares the episodes of a group, and would learn nothing from fewer than {least};"
-            f" raise --n-samples-per-prompt{algorithm.needs.min_group_advice}"
+            f"it compares the episodes of a group, and rewards teach nothing in one of fewer than "
+            f"{least}; raise --n-samples-per-prompt{algorithm.needs.min_group_advice}"
         )
     if cfg.min_group_size is not None and cfg.min_group_size < least:
         raise ConfigError(
-            f"--min-group-size {cfg.min_group_size} with --advantage-estimator {name}: it would "
-            f"learn nothing from a group of fewer than {least}; make it {least} or more"
+            f"--min-group-size {cfg.min_group_size} with --advantage-estimator {name}: rewards "
+            f"teach nothing in a group of fewer than {least}; make it {least} or more"
         )
 
 

@@ -33,7 +33,8 @@ that is printed with --dry-run does that.
 
 exit codes:
   0    every flag is accepted, and every argument arrives
-  1    a flag is refused, or a line of the script is broken
+  1    a flag is refused, a line of the script is broken, or only a run can tell which flags a list
+       of the script holds
   2    the command line is wrong, or the script cannot be read
 """
 _HEAD = ("flag", "value", "answer", "what it means, or what to use")
@@ -62,7 +63,8 @@ def explain_flags(arguments: argparse.Namespace) -> int:
         for line in _page(script, program, found):
             sys.stdout.write(f"{visible(line)}\n")
         sys.stdout.flush()
-    return 1 if script.broken or any(one.answer == "refused" for one in found) else 0
+    left_open = script.broken or _lists(found)
+    return 1 if left_open or any(one.answer == "refused" for one in found) else 0
 
 
 def _script(words: list[str]) -> LaunchScript:
@@ -84,6 +86,11 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
     yield f"{len(found)} flags: " + ", ".join(f"{n} {answer}" for answer, n in counts.items())
     for title, lines in (("broken", script.broken), ("unknown", script.unknown)):
         yield from (f"{title}: {line}" for line in lines)
+    if lists := _lists(found):
+        yield (
+            f"not answered: the flags in {', '.join(lists)}; give what stands there behind "
+            "`agentrl explain-flags --`"
+        )
     yield ""
     left = [one for one in found if one.answer != "refused"]
     removed = f" (without what is refused: {counts['refused']})" if counts["refused"] else ""
@@ -92,6 +99,11 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
         yield "(a shell has to know what is unknown in it)"
     yield ""
     yield " \\\n".join([f"python {program}.py", *(f"    {_line(one)}" for one in left)])
+
+
+def _lists(found: list[Explained]) -> list[str]:
+    """What may hold flags that are not known."""
+    return [one.value for one in found if not one.flag and one.answer == "unknown"]
 
 
 def _line(one: Explained) -> str:

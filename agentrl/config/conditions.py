@@ -131,6 +131,14 @@ CONDITIONS = {
         "is on them",
         is_noted=True,
     ),
+    "engines_by_default": Condition(
+        lambda config: (
+            not (config.colocate or config.sglang_config)
+            and config.rollout_num_gpus in (None, config.rollout_num_gpus_per_engine)
+        ),
+        "no effect with --rollout-num-gpus, --colocate or --sglang-config, which say how many "
+        "engines there are",
+    ),
     "generate_env": Condition(
         lambda config: (
             config.env == GENERATE or not _is_function(config.custom_generate_function_path)

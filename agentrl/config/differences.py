@@ -23,7 +23,6 @@ _ADDED = {"device", "ray_address", "run_dir", "run_id", "chat_format", "chat_tem
 _MANY = 8
 #: Where a difference is in effect, beside the conditions of flags (`conditions.py`).
 WHERE: dict[str, Callable[[RunConfig], bool]] = {
-    "apart": lambda config: not config.colocate,
     "played_ahead": lambda config: (
         config.mode == "policy" and not config.loads_rollouts and CONDITIONS["ahead"].holds(config)
     ),

@@ -1,7 +1,8 @@
 """What agentrl answers to each flag of a command line, one by one.
 
 The answers are those that the programs give: a flag is read as they read it, alone, and by rule
-where its answer depends on the others, on a preset that is named, or on whether this host has GPUs.
+where its answer depends on the others, on a preset or a file of settings that is named, or on
+whether this host has GPUs.
 A value that no run takes is refused. What flags cannot do together, and what a model or this host
 cannot do, `--dry-run` tells. A value that only a run of a script can tell is not judged, nor is a
 flag whose answer depends on it.
@@ -9,6 +10,7 @@ flag whose answer depends on it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -17,16 +19,18 @@ from agentrl.config import answers
 from agentrl.config.agreements import settle
 from agentrl.config.command_line import Program, read_flags
 from agentrl.config.fields import Field, own_fields, synchronous_values
+from agentrl.config.files import read_file
 from agentrl.config.given import GivenFlags
 from agentrl.config.launch_script import Argument
 from agentrl.config.refused import about_families
-from agentrl.config.resolve import RANKS, ranks_here, under_values
+from agentrl.config.resolve import RANKS, merged, ranks_here, said_in, under_values
 from agentrl.config.single_values import about_values
 from agentrl.errors import ConfigError
 
 __all__ = ["Explained", "explain"]
 
 Answer = Literal["works", "already so", "refused", "unknown"]
+_FILE = "--config"
 _PASSED_ON = {
     "megatron": "Read by the learner, under Megatron's own name",
     "sglang": "Passed to the engines (SGLang)",
@@ -59,19 +63,24 @@ class _UnreadError(Exception):
 
 class _Known(Mapping[str, Any]):
     """The values of a run, for the rules. Raises _UnreadError where one is asked for that `unread`
-    has, with its flag."""
+    has, with its flag; or that is not there, and may stand in a file that nobody could read
+    (`file`: the flag that names it)."""
 
-    def __init__(self, values: Mapping[str, Any], unread: Mapping[str, str]) -> None:
-        self._values, self._unread = values, unread
+    def __init__(self, values: Mapping[str, Any], unread: Mapping[str, str], file: str) -> None:
+        self._values, self._unread, self._file = values, unread, file
 
     def __getitem__(self, name: str) -> Any:
         if name in self._unread:
             raise _UnreadError(self._unread[name])
+        if self._file and name not in self._values:
+            raise _UnreadError(self._file)
         if name == RANKS and (num := ranks_here(self)) is not None:
             return num
         return self._values[name]
 
     def __contains__(self, name: object) -> bool:
+        if self._file and name not in self._values and name not in self._unread:
+            raise _UnreadError(self._file)
         return name in self._values or name in self._unread
 
     def __iter__(self) -> Iterator[str]:
@@ -96,22 +105,38 @@ def explain(arguments: Iterable[Argument], program: Program = "train_async") -> 
 def _whole(
     groups: list[tuple[str, tuple[Argument, ...]]], program: Program
 ) -> tuple[GivenFlags, _Known]:
-    """All that is given, and the values that a run has of it, a preset's under them."""
+    """All that is given, and the values that a run has of it: those of a file of --config and of a
+    preset under them."""
     whole = GivenFlags(values=dict(synchronous_values()) if program == "train" else {})
     unread: dict[str, str] = {}
+    file: GivenFlags | None = GivenFlags()
     for flag, values in groups:
-        if all(value.known for value in values):
+        are_known = all(value.known for value in values)
+        if flag == _FILE:
+            file = _of_file(_read(flag, values).config) if are_known else None
+        elif are_known:
             read = _read(flag, values)
             whole.values.update(read.values)
             whole.said.update(read.said)
             unread = {name: text for name, text in unread.items() if name not in read.values}
         elif (field := _field(flag)) is not None:
             unread[field.name] = whole.said[field.name] = flag
+    if file is not None:
+        whole = GivenFlags(
+            values=merged(file.values, whole.values), said=said_in(file.values, "") | whole.said
+        )
     under = {}
     if "preset" in whole.values:
         with suppress(ConfigError):  # a preset that is none is told as such
             under = under_values(whole.values)[0]
-    return whole, _Known({**under, **whole.values}, unread)
+    return whole, _Known({**under, **whole.values}, unread, "" if file is not None else _FILE)
+
+
+def _of_file(path: str | None) -> GivenFlags | None:
+    """What a file of settings says; None for one that is not here, or is none."""
+    with suppress(ConfigError):
+        return read_file(Path(path or ""))
+    return None
 
 
 def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument, ...]]]:

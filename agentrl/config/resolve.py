@@ -40,13 +40,24 @@ from agentrl.config.refusals import beside
 from agentrl.config.refused import about_families
 from agentrl.config.renames import under_written_names, written_names
 from agentrl.config.resume import find_run
+from agentrl.config.rollouts import with_one_half
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import refuse_changes
 from agentrl.config.unread import for_evaluation, is_read
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
 
-__all__ = ["RANKS", "Resolved", "layered", "parse", "ranks_here", "read", "under_values"]
+__all__ = [
+    "RANKS",
+    "Resolved",
+    "layered",
+    "merged",
+    "parse",
+    "ranks_here",
+    "read",
+    "said_in",
+    "under_values",
+]
 
 Layer = dict[str, Any]
 
@@ -117,8 +128,8 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     file = read_file(Path(given.config)) if given.config is not None else GivenFlags()
     given.refused.extend(file.refused)
     layer = for_evaluation(file.values) if flags.get("eval_only") else file.values
-    said = _said(layer, f" (in {given.config})") | given.said
-    values = _merged(_without_keys(layer, flags), flags)
+    said = said_in(layer, f" (in {given.config})") | given.said
+    values = merged(_without_keys(layer, flags), flags)
     check_run_id(values.get("run_id"))
     run = find_run(
         *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id")),
@@ -133,7 +144,7 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     given.asked[:0] = file.asked
     asked = given.asked
     fixed = synchronous_values() if program == "train" else {}
-    whole = _merged(under, values)
+    whole = merged(under, values)
     if run is None:
         with suppress(AgentRLError):  # a device that is not there is told below
             whole = _with_ranks(whole)[0]
@@ -182,12 +193,13 @@ def _beginning(values: Layer) -> list[str]:
 
 
 def _begun(under: Layer, given: Layer) -> tuple[RunConfig, list[str]]:
-    values, advice = _with_ranks(_merged(under, given))
+    values, advice = _with_ranks(merged(under, given))
+    values, apart = with_one_half(values)
     values, notes = with_first_weights(with_places(_with_row_keys(values)))
-    return RunConfig(**values), advice + notes
+    return RunConfig(**values), advice + apart + notes
 
 
-def _said(layer: Layer, origin: str) -> dict[str, str]:
+def said_in(layer: Layer, origin: str) -> dict[str, str]:
     """The spellings of what `layer` sets to another value than a default of today or of before."""
     own = own_fields()
     found = {
@@ -224,13 +236,14 @@ def _continued(
         "run_id": run.name if record is None else record.id,
     }
     given = without_load(given, before)
-    values = _merged(without_defaults(before), given) | place
+    values = merged(without_defaults(before), given) | place
     if program == "train":
         values = _synchronous(values, refused)
+    values, apart = with_one_half(values)
     config = RunConfig(**with_places(_with_row_keys(values)))
     notes = refuse_changes(RunConfig(**with_places(before)), config, run)
     edits = [] if record is None else notes_on_edits(record.files, config)
-    return config, [f"continuing {run}", *notes, *edits]
+    return config, [f"continuing {run}", *apart, *notes, *edits]
 
 
 def under_values(values: Layer) -> tuple[Layer, list[str]]:
@@ -247,7 +260,7 @@ def under_values(values: Layer) -> tuple[Layer, list[str]]:
     if not any(starter in values or starter in under for starter in starters):
         notes.append(f"preset {DEFAULT} lies under it: {preset(DEFAULT).about}")
         under = preset(DEFAULT).values | under
-    return under | preset(name).sizes(_merged(under, values)) | {"preset": name}, notes
+    return under | preset(name).sizes(merged(under, values)) | {"preset": name}, notes
 
 
 def _synchronous(values: Layer, refused: list[str]) -> Layer:
@@ -312,9 +325,10 @@ def _without_keys(file: Layer, flags: Layer) -> Layer:
     return file | {"env_args": left}
 
 
-def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> Layer:
-    merged = dict(low) | dict(high)
+def merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> Layer:
+    """The values of two layers; of a family of flags each has its own."""
+    found = dict(low) | dict(high)
     for family in FAMILIES:
         if both := {**low.get(family, {}), **high.get(family, {})}:
-            merged[family] = both
-    return merged
+            found[family] = both
+    return found

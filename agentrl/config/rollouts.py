@@ -1,16 +1,18 @@
 """What `--save-debug-rollout-data` and `--load-debug-rollout-data` name, before anything starts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.numbered import ROLLOUT_ID, about_template, is_numbered, numbered
 from agentrl.paths import kind_of
 from agentrl.rollout_file import read_rollouts
 
-__all__ = ["about_rollouts", "loaded_files", "notes_on_rollouts"]
+__all__ = ["about_rollouts", "loaded_files", "notes_on_rollouts", "with_one_half"]
 
 _LOAD, _SAVE = "--load-debug-rollout-data", "--save-debug-rollout-data"
 
@@ -59,7 +61,7 @@ def about_rollouts(config: RunConfig) -> Iterator[str]:
             f"--debug-rollout-only plays and trains nothing, {_LOAD} trains and plays nothing; "
             "give one of the two"
         )
-    if config.colocate and (config.plays_only or config.loads_rollouts):
+    if config.colocate and (config.plays_only or config.loads_rollouts):  # not by `with_one_half`
         flag = "--debug-rollout-only" if config.plays_only else _LOAD
         yield f"--colocate: under {flag} learner and engines are not both there; leave it out"
     if config.loads_rollouts and load in config.saved_rollouts:
@@ -76,6 +78,24 @@ def _about_files(config: RunConfig) -> Iterator[str]:
     except DataError as error:
         text = str(error)
         yield text if text.startswith(_LOAD) else f"{_LOAD}: {text}"
+
+
+def with_one_half(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """`values` of a run of one half, which shares no devices whatever --colocate says: engines
+    alone have as many as the learner would have, unless it is said how many. And a note."""
+    alone = values.get("debug_rollout_only")
+    if not values.get("colocate") or not (alone or values.get("load_debug_rollout_data")):
+        return dict(values), []
+    if not alone:
+        note = f"--colocate: not needed: {_LOAD} starts no engines to share devices with"
+        return {**values, "colocate": False}, [note]
+    sizes = ("actor_num_nodes", "actor_num_gpus_per_node")
+    nodes, per_node = (values.get(name, own_fields()[name].default) for name in sizes)
+    said = ("rollout_num_gpus", "sglang_config", "rollout_external_engine_addrs")
+    more = {} if any(values.get(name) for name in said) else {said[0]: nodes * per_node}
+    whose = f"the learner's devices ({more[said[0]]})" if more else "devices as the run says"
+    note = f"--colocate: not needed: --debug-rollout-only trains nothing, and engines have {whose}"
+    return {**values, "colocate": False, **more}, [note]
 
 
 def notes_on_rollouts(config: RunConfig) -> Iterator[str]:

@@ -32,6 +32,11 @@ _PARAMETER = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(:?[-=+])?(.*)", re.DOTALL
 )
 _LIST = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[([@*])\]|()([@*])")
+_ITEM_QUOTED = r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'"""
+#: `[KEY]=`: a list that has one is keyed; `[0]*3` is a word like any other.
+_KEYED = re.compile(rf"\[(?:{_ITEM_QUOTED}|\[[^\]]*\]|[^\[\]\"'\\])+\]\+?=", re.DOTALL)
+#: A pattern of file names that a shell takes as it stands, once its variables are filled in.
+_PATTERN = re.compile(r"[\w./:,=@%+*?\[\]-]+", re.ASCII)
 _IN_SUM = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|\b([A-Za-z_]\w*)", re.ASCII)
 #: What a shell sets by itself.
 _NAMES_OF_THE_SHELL = """
@@ -68,7 +73,7 @@ class Variables:
     def assign(self, assignment: Assignment, *, conditional: bool) -> None:
         """Follow an assignment."""
         name, self.line = assignment.name, assignment.line
-        keyed = assignment.items and any(item.raw.startswith("[") for item in assignment.items)
+        keyed = assignment.items and any(_KEYED.match(item.raw) for item in assignment.items)
         before = self.values.get(name)
         if name == "IFS":
             self.splits = f"is parted by IFS ({self.place})"
@@ -147,7 +152,9 @@ class Variables:
         fields = Fields()
         why = word.spreads or ("begins in a home folder" if word.has_home else "")
         if why:
-            fields.add(self._source(word.raw, why), quoted=True)
+            filled = self.text_of(word) or ""
+            raw = filled if _PATTERN.fullmatch(filled) else word.raw
+            fields.add(self._source(raw, why), quoted=True)
             return fields
         for part in word.parts:
             self._add(fields, part)

@@ -12,11 +12,12 @@ from urllib.parse import unquote, urlsplit
 
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
+from agentrl.config.secrets import is_shown, secret_names
 from agentrl.errors import EnvironmentSetupError
 from agentrl.shipped import TRACKERS
 from agentrl.visible import shown_url
 
-__all__ = ["about_tracking", "check_trackers", "used_trackers"]
+__all__ = ["about_tracking", "check_trackers", "notes_on_tracking", "used_trackers"]
 
 #: Schemes of stores that are files.
 _FILES = ("", "file", "sqlite")
@@ -33,13 +34,25 @@ def used_trackers(config: RunConfig) -> list[str]:
     ]
 
 
+def notes_on_tracking(config: RunConfig) -> Iterator[str]:
+    """Who may have seen a key."""
+    for name in secret_names():
+        field = own_fields()[name]
+        if getattr(config, name) and name.partition("_")[0] in used_trackers(config):
+            yield (
+                f"{field.flag}: written nowhere, and wiped from the command line of this process "
+                "where the system allows that; other users may see it in the command that started "
+                f"the run (`ray job submit` keeps that): set {field.fact.variable} in its place"
+            )
+
+
 def about_tracking(config: RunConfig) -> Iterator[str]:
     """What is refused of keys and addresses."""
     for name, field in own_fields().items():
         fact, flag, value = field.fact, field.flag, getattr(config, name)
         if value is None:
             continue
-        if fact.secret and config.ray_address is not None:
+        if fact.secret and config.ray_address is not None and is_shown(value):
             yield (
                 f"{flag} with --ray-address: Ray shows the command line to whoever lists the jobs "
                 f"of a cluster; leave the flag out and set {fact.variable}"

@@ -37,7 +37,7 @@ from agentrl.config.rollouts import about_rollouts, notes_on_rollouts
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import about_sampling, notes_on_sampling
 from agentrl.config.toml import dump_config
-from agentrl.config.tracking import about_tracking
+from agentrl.config.tracking import about_tracking, notes_on_tracking
 from agentrl.config.unread import about_unread, notes_on_unread
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of, matching
@@ -346,6 +346,7 @@ def _notes(config: RunConfig) -> list[str]:
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
     notes += [*notes_on_sampling(config), *notes_on_rollouts(config), *notes_on_env_vars(config)]
+    notes += notes_on_tracking(config)
     if config.data_source_path is not None and not config.has_data_source:
         notes.append(
             f"--data-source-path {config.data_source_path}: already so: rows come from "

@@ -63,11 +63,6 @@ class RowSource:
         """Tasks of one epoch."""
         return len(self._places)
 
-    @property
-    def is_slow(self) -> bool:
-        """Whether a row may take long to read."""
-        return self._rows.is_slow
-
     def check(self, limit: int | None = None, limit_s: float = math.inf) -> list[str]:
         """Read the first `limit` rows (None: all), for `limit_s` seconds at most. Raises
         `DataError` as `tasks` does; notes that a row lacks what the first has, which an Env may

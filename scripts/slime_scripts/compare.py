@@ -40,12 +40,19 @@ def main() -> None:
 
 
 def agrees(read: LaunchScript, recorded: list[str], checkout: str) -> bool:
-    """Whether the words are those that were recorded, where they are known."""
+    """Whether the flags are those that were recorded, and so the words, where they are known."""
+    if flags(read.argv) != flags(recorded):
+        return False
     pattern = ""
     for argument in read.arguments:
         text = argument.text.replace(checkout, "/root/slime")
         pattern += re.escape(text) + "\0" if argument.known else r"(?:[^\0]*\0)*?"
     return re.fullmatch(pattern, "".join(word + "\0" for word in recorded)) is not None
+
+
+def flags(words: list[str]) -> list[str]:
+    """The flags among the words of a command, without their values."""
+    return [word.partition("=")[0] for word in words if word.startswith("--")]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentrl.algorithms.base import Algorithm, credits_of
@@ -103,13 +104,22 @@ def test_a_group_that_is_too_small_teaches_nothing_and_is_refused() -> None:
     check_algorithm(RunConfig(n_samples_per_prompt=1, disable_rewards_normalization=True))
 
 
+@pytest.mark.parametrize("sizes", [{"n_samples_per_prompt": 1}, {"min_group_size": 1}])
+def test_what_else_teaches_in_a_small_group_is_not_denied(sizes: dict[str, int]) -> None:
+    """The KL to the reference does, and so does an entropy bonus."""
+    config = msgspec.convert({"use_kl_loss": True, "kl_loss_coef": 0.1, **sizes}, RunConfig)
+    with pytest.raises(ConfigError, match="rewards teach nothing in") as refused:
+        check_algorithm(config)
+    assert "learn nothing" not in str(refused.value)
+
+
 def test_the_command_line_refuses_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of the default job too, into which nothing else is looked."""
     assert train.main(["--n-samples-per-prompt", "1"], "train_async") == 2
     said = capsys.readouterr().err
-    assert "learn nothing from fewer than 2" in said
+    assert "rewards teach nothing in one of fewer than 2" in said
     assert "in slime too, a reward less the mean of its group of one is 0" in said
 
 

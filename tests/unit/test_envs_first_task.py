@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 from agentrl.envs.check.dry_reset import first_task
 from agentrl.envs.check.preflight import preflight
-from agentrl.envs.check.rows import SLOW_ROWS
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
 from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
-from tests.unit.row_files import write_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -148,17 +145,6 @@ def test_a_malformed_row_is_named_before_anything_starts(write: Write, number: i
     config = write(env_source(RESET, SCORE), rows="\n".join(rows), rollout_shuffle=True)
     with pytest.raises(DataError, match=rf"rows.jsonl line {number} is not a JSON object"):
         preflight(config)
-
-
-def test_of_a_format_that_is_slow_to_read_the_first_rows_are_read_and_that_is_told(
-    write: Write, tmp_path: Path
-) -> None:
-    config = write(env_source(RESET, SCORE))
-    for num, is_told in ((SLOW_ROWS, False), (SLOW_ROWS + 1, True)):
-        path = write_parquet(tmp_path / f"{num}.parquet", [{"q": "x"}] * num)
-        notes = preflight(msgspec.structs.replace(config, prompt_data=str(path)))
-        told = [f"the first {SLOW_ROWS} of {num} rows of {path} were read" in n for n in notes]
-        assert told == ([False, True] if is_told else [False])
 
 
 def test_rows_for_single_turn_that_lack_the_label_name_the_flag(write: Write) -> None:

@@ -190,6 +190,28 @@ def test_a_batch_is_not_judged_by_sizes_that_only_a_run_can_tell() -> None:
     assert _judged(f"{given} --global-batch-size 64")[-1].answer == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("given", "answer", "says"),
+    [
+        ("--config FILE", "refused", "4 x --n-samples-per-prompt 3 = 12"),
+        ("--config FILE --rollout-batch-size 32", "refused", "32 x --n-samples-per-prompt 3 = 96"),
+        ("--rollout-batch-size 32 --n-samples-per-prompt 8 --config FILE", "already so", "= 256"),
+        ("--config=FILE --n-samples-per-prompt 64", "already so", "4 x --n-samples-per-prompt 64"),
+        ("--config missing.toml", "unknown", "--config is not judged"),
+        ("--config $SETTINGS", "unknown", "--config is not judged"),
+        ("--config missing.toml --config FILE", "refused", "4 x --n-samples-per-prompt 3 = 12"),
+    ],
+)
+def test_sizes_in_a_file_of_settings_count(
+    given: str, answer: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("rollout_batch_size = 4\nn_samples_per_prompt = 3\nnum_steps_per_rollout = 1\n")
+    found = _judged(f"{given.replace('FILE', str(path))} --global-batch-size 256")[-1]
+    assert found.answer == answer
+    assert says in found.says
+
+
 def test_a_flag_that_is_given_twice_says_which_one_counts() -> None:
     first, last = explain([Argument(word) for word in ("--lr", "1", "--lr", "2")])
 

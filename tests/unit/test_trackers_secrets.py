@@ -1,6 +1,7 @@
 """Keys, passwords and credentials of addresses are told to no service that a run is tracked by, and
 written nowhere."""
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.config.secrets import forget_in_argv, secrets_of, without_secrets
 from agentrl.config.toml import dump_config
-from agentrl.config.tracking import about_tracking
+from agentrl.config.tracking import about_tracking, notes_on_tracking
 from agentrl.errors import EnvironmentSetupError
 from tests.tracked import calls, resolved, standing_in, write
 from tests.unit.tracked_services import KEY, SERVICES, Played, played
@@ -97,12 +98,50 @@ def given(flag: str, value: str) -> RunConfig:
     return msgspec.structs.replace(RunConfig(), **{name: value})
 
 
-def test_keys_and_addresses_that_others_would_see_are_refused() -> None:
-    keyed = RunConfig(swanlab_key=KEY, wandb_key=KEY, ray_address="10.0.0.1:6379")
-    told = list(about_tracking(keyed))
-    assert ["SWANLAB_API_KEY" in each for each in told] == [False, True]
-    assert "WANDB_API_KEY" in told[0]
-    assert not [each for each in told if KEY in each]
+#: Reads its own key from the command line, and says what is refused before and after it forgets it.
+_FORGETS = """
+import subprocess, sys, time
+from agentrl.config.run import RunConfig
+from agentrl.config.secrets import forget_in_argv
+from agentrl.config.tracking import about_tracking, notes_on_tracking
+
+key = sys.argv[-1]
+config = RunConfig(use_wandb=True, wandb_key=key, swanlab_key=key, ray_address="10.0.0.1:6379")
+before = list(about_tracking(config))
+forget_in_argv(config)
+after = list(about_tracking(config))
+assert key not in sys.argv and key not in sys.orig_argv
+print(before, after, sep="\\n", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system lets no process do it elsewhere")
+def test_a_key_is_wiped_from_the_command_line_that_others_see() -> None:
+    """Ray reads it there too, and keeps it as the entry point of a job."""
+    command = [sys.executable, "-c", _FORGETS, "--wandb-key", KEY]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as started:
+        assert started.stdout is not None
+        before, after = started.stdout.readline(), started.stdout.readline()
+        shown = Path(f"/proc/{started.pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        started.communicate()
+    assert started.returncode == 0
+    assert "WANDB_API_KEY" in before
+    assert "SWANLAB_API_KEY" in before
+    assert KEY not in before
+    assert after == "[]\n"
+    assert shown[-2:] == [b"--wandb-key", b"*" * len(KEY)]
+
+
+def test_a_key_that_is_used_is_noted() -> None:
+    noted = list(notes_on_tracking(RunConfig(use_wandb=True, wandb_key=KEY)))
+    assert [note.partition(":")[0] for note in noted] == ["--wandb-key"]
+    assert KEY not in noted[0]
+    assert list(notes_on_tracking(RunConfig(wandb_key=KEY))) == []
+
+
+def test_addresses_that_are_none_are_refused() -> None:
     for flag in ("--wandb-host", "--swanlab-host"):
         (refused,) = about_tracking(given(flag, "corp.example"))
         assert "an address is wanted, as in https://corp.example" in refused

@@ -1,4 +1,4 @@
-"""The rows of --prompt-data that are read before anything starts: how many, and for how long.
+"""The rows of --prompt-data that are read before anything starts: all, up to a limit of time.
 
 A later one that is malformed ends the run when it is reached.
 """
@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from agentrl.envs.sources import RowSource
 from agentrl.types import Task, TaskSource
 
-__all__ = ["SLOW_ROWS", "check_rows", "first_rows"]
+__all__ = ["check_rows", "first_rows"]
 
-#: Rows that are read of a format in which that takes time, and seconds after which no further row
-#: of any is.
-SLOW_ROWS, LIMIT_S = 1000, 10.0
+#: Seconds after which no further row is read.
+LIMIT_S = 10.0
 
 
 def check_rows(source: TaskSource) -> list[str]:
     """Notes on the rows of --prompt-data, as far as they are read. Raises DataError for one that
     cannot be."""
-    return source.check(_limit(source), LIMIT_S) if isinstance(source, RowSource) else []
+    return source.check(limit_s=LIMIT_S) if isinstance(source, RowSource) else []
 
 
 def first_rows(source: TaskSource) -> Iterator[Task]:
@@ -27,11 +26,7 @@ def first_rows(source: TaskSource) -> Iterator[Task]:
     if not isinstance(source, RowSource):
         return
     until = time.monotonic() + LIMIT_S
-    for task in source.first(_limit(source)):
+    for task in source.first():
         yield task
         if time.monotonic() >= until:
             return
-
-
-def _limit(source: RowSource) -> int | None:
-    return SLOW_ROWS if source.is_slow else None

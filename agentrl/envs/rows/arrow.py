@@ -1,7 +1,8 @@
 """A dataset as `save_to_disk` of Hugging Face `datasets` writes it: `state.json` and Arrow files.
 
-The files are memory-mapped: a row costs the pages that it lies on. Refused: a file that is missing,
-cut off or of other columns than the first, and a dataset whose rows are chosen by an index file.
+The files are memory-mapped: a row costs the pages that it lies on, and the first one of a batch
+those of the batch, which is looked at for damage. Refused: a file that is missing, cut off or of
+other columns than the first, and a dataset whose rows are chosen by an index file.
 """
 
 from bisect import bisect_right
@@ -16,7 +17,7 @@ import pyarrow as pa
 from agentrl.envs.rows.base import Stamp
 from agentrl.envs.rows.plain import plain_row
 from agentrl.envs.rows.schemas import require_same
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 
 __all__ = ["ArrowRows"]
 
@@ -39,7 +40,7 @@ class ArrowRows:
     """`RowFile` of a dataset's folder. Raises ConfigError for one that cannot be read, OSError
     where no file can."""
 
-    is_slow = False
+    is_slow = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,6 +56,8 @@ class ArrowRows:
         require_same([(path, schema) for path, schema, _ in parts])
         self._batches = [batch for _, _, batches in parts for batch in batches]
         self._ends = list(accumulate(batch.num_rows for batch in self._batches))
+        self._files = [path for path, _, batches in parts for _ in batches]
+        self._are_whole: set[int] = set()
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -72,8 +75,21 @@ class ArrowRows:
         for stamp in self._stamps:
             stamp.check()
         at = bisect_right(self._ends, index)
-        batch = self._batches[at]
-        return plain_row(batch, index - self._ends[at] + batch.num_rows, self.where(index))
+        batch, first = self._batches[at], self._ends[at] - self._batches[at].num_rows
+        if at not in self._are_whole:
+            self._check(at, first)
+        return plain_row(batch, index - first, self.where(index))
+
+    def _check(self, at: int, first: int) -> None:
+        """Raise DataError for a batch whose values point anywhere, which would end the process."""
+        try:
+            self._batches[at].validate(full=True)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{self._folder} rows {first + 1} to {self._ends[at]} "
+                f"({self._files[at].name}) cannot be read: {error}; write the dataset again"
+            ) from error
+        self._are_whole.add(at)
 
     def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
         """See `RowFile`."""
@@ -82,17 +98,21 @@ class ArrowRows:
 
 def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     """What a stream of Arrow holds, without reading its values."""
+    batches: list[pa.RecordBatch] = []
+    rows = 0
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
-            found = reader.schema, list(reader)
+            for batch in reader:
+                batches.append(batch)
+                rows += batch.num_rows
             # A stream that is cut off between two of its parts looks like a shorter one.
             file.seek(max(0, file.size() - len(_END)))
             if file.read() != _END:
                 raise pa.ArrowInvalid("it does not end as a stream does")
-            return found
+            return reader.schema, batches
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(
-            f"{path} is cut off or damaged: {error}; write the dataset again"
+            f"{path} is cut off or damaged behind its row {rows}: {error}; write the dataset again"
         ) from error
 
 

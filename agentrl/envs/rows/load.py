@@ -12,9 +12,10 @@ several splits, and a set that lacks a shard.
 
 import os
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,9 @@ class _Joined:
         return part.read(inner)
 
     def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
-        return map(self.read, places)
+        for at, wanted in groupby(places, key=lambda index: bisect_right(self._ends, index)):
+            first = self._ends[at - 1] if at else 0
+            yield from self._parts[at].each(array("q", (index - first for index in wanted)))
 
     def _at(self, index: int) -> tuple[RowFile, int]:
         at = bisect_right(self._ends, index)

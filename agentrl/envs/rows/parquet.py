@@ -11,7 +11,7 @@ import weakref
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,10 @@ class ParquetRows:
     def read(self, index: int) -> dict[str, Any]:
         """See `RowFile`."""
         self._stamp.check()
-        number = bisect_right(self._ends, index)
-        first = self._ends[number - 1] if number else 0
+        number, first = self._group_of(index)
+        group = self._groups.get(number) or self._unpacked(number)
+        piece = bisect_right(group.starts, index - first) - 1
         try:
-            group = self._groups.get(number) or self._unpacked(number)
-            piece = bisect_right(group.starts, index - first) - 1
             packed = self._scratch.read(group.offsets[piece], group.sizes[piece])
             batch = pa.ipc.read_record_batch(pa.py_buffer(packed), group.schema)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -116,14 +115,30 @@ class ParquetRows:
         return plain_row(batch, index - first - group.starts[piece], self.where(index))
 
     def each(self, places: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """See `RowFile`."""
-        return map(self.read, places)
+        """See `RowFile`: a group is read once, piece by piece, and nothing of it is kept. `places`
+        ascend within a group."""
+        for (number, first), wanted in groupby(places, key=self._group_of):
+            self._stamp.check()
+            pieces, start, batch = self._pieces(number), first, None
+            for index in wanted:
+                while batch is None or index >= start + batch.num_rows:
+                    start += batch.num_rows if batch is not None else 0
+                    batch = next(pieces)
+                yield plain_row(batch, index - start, self.where(index))
+
+    def _group_of(self, index: int) -> tuple[int, int]:
+        """The row group that holds a row, and its first row."""
+        number = bisect_right(self._ends, index)
+        return number, self._ends[number - 1] if number else 0
 
     def _unpacked(self, number: int) -> _Group:
         starts, offsets, sizes = array("q"), array("q"), array("q")
         start, schema = 0, self.schema
         for batch in self._pieces(number):
-            offset, size = self._scratch.add(batch.serialize())
+            try:
+                offset, size = self._scratch.add(batch.serialize())
+            except OSError as error:
+                raise DataError(f"{self._path} cannot be unpacked: {error}") from error
             starts.append(start)
             offsets.append(offset)
             sizes.append(size)
@@ -132,7 +147,21 @@ class ParquetRows:
         return self._groups[number]
 
     def _pieces(self, number: int) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(self._path, buffer_size=_BUFFER, pre_buffer=False) as file:
-            for batch in file.iter_batches(_PIECE, row_groups=[number], use_threads=False):
-                # A piece is written without the words that a dictionary stands for.
-                yield batch.cast(without_dictionaries(batch.schema))
+        """The pieces of a row group. Raises DataError, naming the first row of one that cannot be
+        read."""
+        start, end = self._ends[number - 1] if number else 0, self._ends[number]
+        try:
+            with pq.ParquetFile(
+                self._path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+            ) as file:
+                for batch in file.iter_batches(_PIECE, row_groups=[number], use_threads=False):
+                    # A piece is written without the words that a dictionary stands for.
+                    yield batch.cast(without_dictionaries(batch.schema))
+                    start += batch.num_rows
+            if start != end:
+                raise ValueError(f"its group ends at row {start}, not at row {end}")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self.where(start)} cannot be read, nor the rows that share its page: {error}; "
+                "fetch or write the file again"
+            ) from error
