@@ -103,7 +103,7 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
         return cls(
             **usual,
             model_dir=str(model_dir),
-            chat_format=chat_format_of(config),
+            chat_format=chat_format_of(config, model_dir),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
             reports_answers=config.custom_eval_rollout_log_function_path is not None,

@@ -92,8 +92,8 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="Folder of the model's tokenizer (default: as the server says)",
     )
-    words = "How turns are written as tokens (default: %(default)s)"
-    served.add_argument("--chat-format", metavar="NAME", default=usual.chat_format, help=words)
+    words = "How turns are written as tokens (default: as the model's files show)"
+    served.add_argument("--chat-format", metavar="NAME", help=words)
     served.add_argument(
         "--chat-template", metavar="own|FILE", help="Chat template in the place of a format"
     )

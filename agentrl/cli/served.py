@@ -18,6 +18,7 @@ from agentrl.envs.chat_formats import open_chat_format
 from agentrl.envs.check.subject import Subject
 from agentrl.serving.client import EngineClient
 from agentrl.serving.control import EngineControl
+from agentrl.tokens.found import find_format
 from agentrl.tokens.templates.load import OwnTemplate
 from agentrl.types import (
     EngineAddress,
@@ -36,11 +37,12 @@ _ASK_S = 10.0
 
 class Policy(msgspec.Struct, frozen=True):
     """Where the model is, and how it is asked. `model_dir`: its tokenizer and chat template; of the
-    directory that the server names where it is None."""
+    directory that the server names where it is None. `chat_format`: found from it where it is
+    None."""
 
     url: str
     model_dir: str | None
-    chat_format: str | OwnTemplate
+    chat_format: str | OwnTemplate | None
     temperature: float
 
 
@@ -55,7 +57,8 @@ async def play_served(subject: Subject, policy: Policy, out: TextIO) -> EpisodeR
         info = await control.info()
     model_dir = Path(policy.model_dir or str(info.model["model_path"]))
     facts = read_model_facts(model_dir, info.max_input_tokens)
-    chat = open_chat_format(policy.chat_format, model_dir, max_tokens=facts.max_context)
+    written = policy.chat_format or find_format(model_dir).wanted
+    chat = open_chat_format(written, model_dir, max_tokens=facts.max_context)
     defaults = RunConfig()
     limits = Limits(
         max_context=facts.max_context,

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,18 +62,21 @@ def run(argv: list[str], program: Program) -> int:
     )
     with under_written_names(found.written):
         if found.dry_run:
-            return _dry_run(found, *light)
-        _check(found, *light)
+            return _dry_run(_with_format(found), *light)
+        config = _check(found, *light)
     from agentrl.cluster.launch import launch
 
     return launch(config, origin)
 
 
 _Check = Callable[[], list[str] | None]
+#: That of the model that ships.
+_SHIPPED_FORMAT = "qwen"
 
 
-def _check(found: Resolved, *light: _Check) -> None:
-    """Look at what a run needs, and say what deserves a look. Raises with what is wrong."""
+def _check(found: Resolved, *light: _Check) -> RunConfig:
+    """Look at what a run needs, and say what deserves a look; the configuration with what its model
+    says of it. Raises with what is wrong."""
     config = found.config
     _say(found.notes + _light_notes(found, *light))
     _say(_check_algorithm(config, found.said))
@@ -81,8 +84,19 @@ def _check(found: Resolved, *light: _Check) -> None:
         from agentrl.cluster.own_ray import import_ray
 
         import_ray()  # before user code does
+    told = _with_format(msgspec.structs.replace(found, notes=[]))
+    _say(told.notes)
     if not _is_default(config):
-        _say(_check_rooms(config))
+        _say(_check_rooms(told.config))
+    return told.config
+
+
+def _with_format(found: Resolved) -> Resolved:
+    """With the chat format that the model says, where nobody names one, and a note on it."""
+    from agentrl.envs.chat_formats import with_chat_format
+
+    config, notes = with_chat_format(found.config)
+    return msgspec.structs.replace(found, config=config, notes=found.notes + notes)
 
 
 def _light_notes(found: Resolved, *light: _Check) -> list[str]:
@@ -163,7 +177,10 @@ def _is_default(config: RunConfig) -> bool:
         for name, field in own_fields().items()
         if field.fact.holds in ("rows", "code", "file", "model") or field.kind in ("json", "list")
     ]
+    looked_at.remove("chat_format")
     looked_at += ["load", "ref_load", "opd_teacher_load", "critic_load", "rm_url"]
+    if config.chat_format not in (None, _SHIPPED_FORMAT):
+        return False
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
 
 
@@ -250,7 +267,6 @@ def _check_model(config: RunConfig) -> list[str]:
         partial(_check_window, config, described),
         partial(_check_attention_ranks, config, described),
         partial(_check_digests, config, described),
-        partial(_on_chat_format, config, described.family.chat_formats),
     )
 
 
@@ -328,19 +344,3 @@ def _check_commands(config: RunConfig) -> None:
     router_command(
         port=0, prometheus_port=0, turn_timeout_s=config.turn_timeout_s, extra=config.router
     )
-
-
-def _on_chat_format(config: RunConfig, usual: Sequence[str]) -> list[str]:
-    """A note where the format is left to its default, and the files of the model say another one of
-    `usual`, those of its family."""
-    from agentrl.tokens.formats.load import spoken_format
-
-    if config.chat_template is not None:
-        return []
-    if config.chat_format != RunConfig().chat_format or set(usual) <= {config.chat_format}:
-        return []
-    spoken = spoken_format(usual, str(config.hf_checkpoint))
-    if spoken is None or spoken == config.chat_format:
-        return []
-    speaks = f"{config.hf_checkpoint} is instructed in --chat-format {spoken}"
-    return [f"{speaks}; this run writes turns as {config.chat_format} does"]

@@ -153,8 +153,8 @@ CONDITIONS = {
     ),
     "generate_function": Condition(
         lambda config: config.env == GENERATE,
-        "already so: prompts are always rendered, by --chat-format, as the model's own template "
-        "writes them, or by that itself (--chat-template own)",
+        "already so: prompts are always rendered, as the model's chat template writes them unless "
+        "--chat-format or --chat-template says otherwise",
         is_noted=True,
     ),
     "asked_model": Condition(

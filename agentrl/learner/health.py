@@ -213,7 +213,7 @@ class Health:
             self._warn("tools", f"{facts} ({turns:.3g} turns an episode)")
             return
         cfg = self._cfg
-        written = f"--chat-format {cfg.chat_format}"
+        written = f"--chat-format {cfg.chat_format or 'of its files'}"
         if cfg.chat_template is not None:
             written = f"--chat-template {cfg.chat_template}"
         raise HealthError(

@@ -1,28 +1,27 @@
 """Stand-ins for what a launch script of slime names: models, converted models, files of rows.
 
 A model's config.json is the published one (`scripts/model_facts.toml`), with the sizes that a
-script gives for it. Weights are headers alone, which is what a dry run looks at.
+script gives for it, and its chat template is the published one's kind (`made_tokenizer.py`).
+Weights are headers alone, which is what a dry run looks at.
 """
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import agentrl
 from agentrl.errors import ConfigError
 from agentrl.models.mtp import with_mtp
 from agentrl.models.registry import Model, families, open_model
 from agentrl.models.shapes import shapes_of, wholes_of
 from scripts.header_only import write_model, write_torch_dist
 from scripts.model_args import facts
+from scripts.slime_scripts.made_tokenizer import write_tokenizer
 
 __all__ = ["Ground", "architecture_of", "published", "trained"]
 
 _NORM = "decoder.final_layernorm.weight"
-_TOKENIZER = Path(agentrl.__file__).parent / "envs/search_r1/model"
 #: The models that slime's scripts train: by parts of their names, those of `model_facts.toml`.
 _MODELS = {
     r"DeepSeek-R1-Distill-Qwen-(\d+B)": r"qwen2.5-\1",
@@ -161,8 +160,7 @@ class Ground:
 
     def _model(self, folder: Path, given: Mapping[str, list[str]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(_TOKENIZER, folder, dirs_exist_ok=True, ignore=_not_the_tokenizer)
-        _teach_thoughts(folder / "tokenizer.json")
+        write_tokenizer(folder)
         config = published(_facts_of(str(folder)))
         for field, flag in _SIZES.items():
             if flag in given:
@@ -172,20 +170,6 @@ class Ground:
         (folder / "config.json").write_text(json.dumps(config))
         described = _described(folder, given)
         write_model(folder, {"norm": (8,)} if described is None else shapes_of(described))
-
-
-def _teach_thoughts(tokenizer: Path) -> None:
-    """Add the control tokens around a thought, which published models have."""
-    described = json.loads(tokenizer.read_text())
-    added, num = described["added_tokens"], len(described["model"]["vocab"])
-    first = max(num, *(token["id"] + 1 for token in added))
-    for number, text in enumerate(("<think>", "</think>"), first):
-        added.append({**added[-1], "id": number, "content": text})
-    tokenizer.write_text(json.dumps(described))
-
-
-def _not_the_tokenizer(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if "token" not in name]
 
 
 def _given(argv: list[str]) -> dict[str, list[str]]:

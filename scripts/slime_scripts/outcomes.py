@@ -29,6 +29,7 @@ from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import Argument
 from agentrl.errors import AgentRLError
 from scripts.pages import cell, rows
+from scripts.slime_scripts import made_formats
 from scripts.slime_scripts.made_ground import Ground, architecture_of, trained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +175,10 @@ def section() -> Iterator[str]:
     yield "Why a flag of the column *refused* is refused, in the first script that has it:"
     yield ""
     yield from rows(("flag", "why"), sorted(_why(firsts).items()))
+    yield ""
+    yield "The chat format that the models of these scripts have without a flag:"
+    yield ""
+    yield from made_formats.table(checkpoint_of(one.recorded.argv) for one in supported)
 
 
 def _why(outcomes: Iterable[Outcome]) -> dict[str, str]:

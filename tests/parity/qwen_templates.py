@@ -1,7 +1,56 @@
-"""Chat templates of Qwen's later families, as in `family_templates.py`: typed anew to the rules of
+"""Chat templates of Qwen's families, as in `family_templates.py`: typed anew to the rules of
 the published ones."""
 
-__all__ = ["QWEN3_5", "QWEN3_CODER"]
+__all__ = ["QWEN", "QWEN3_5", "QWEN3_CODER"]
+
+#: The turns and tool calls of Qwen2.5 and Qwen3; `DEFAULT` is where the two differ.
+QWEN = r"""
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\n\n' }}
+    {%- elif DEFAULT %}
+        {{- DEFAULT + '\n\n' }}
+    {%- endif %}
+    {{- "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n" }}
+    {{- "You are provided with function signatures within <tools></tools> XML tags:\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\n</tools>\n\nFor each function call, return a json object with function name and " }}
+    {{- "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": " }}
+    {{- "<function-name>, \"arguments\": <args-json-object>}\n</tool_call><|im_end|>\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- elif DEFAULT %}
+    {{- '<|im_start|>system\n' + DEFAULT + '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}
+            {{- '<|im_end|>\n' }}
+        {%- endif %}
+    {%- elif message.role != 'system' %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content }}
+        {%- for call in message.tool_calls or [] %}
+            {%- if message.content or not loop.first %}
+                {{- '\n' }}
+            {%- endif %}
+            {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
 
 QWEN3_CODER = r"""
 {%- macro others(told, known) %}

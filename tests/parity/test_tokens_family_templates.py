@@ -16,7 +16,7 @@ from agentrl.models.registry import families
 from agentrl.tokens import Message, Span, ToolCall
 from agentrl.tokens.chat import CallMessage
 from agentrl.tokens.formats.base import ChatFormat
-from agentrl.tokens.formats.load import format_class, load_format, spoken_format
+from agentrl.tokens.formats.load import Spoken, format_class, load_format, spoken_format
 from agentrl.tokens.template import ChatTemplate
 from tests.conftest import tokenizer_json_for, vocab_for
 from tests.parity.family_templates import TEMPLATES
@@ -274,8 +274,8 @@ def test_the_files_of_a_model_say_which_format_of_its_family_it_speaks(
     spoken = [each.chat_formats for each in families().values() if name in each.chat_formats]
     assert spoken
     for names in spoken:
-        assert spoken_format(names, tmp_path) == name
-        assert spoken_format(names[::-1], tmp_path) == name
+        assert spoken_format(names, tmp_path) == Spoken(name)
+        assert spoken_format(names[::-1], tmp_path) == Spoken(name)
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     assert spoken_format((spoken or [(name,)])[0], tmp_path) is None
     assert spoken_format([], tmp_path) is None
@@ -290,8 +290,8 @@ def test_qwen3_next_speaks_one_format_where_it_is_instructed_and_one_where_it_th
     for instructed, name in (("true", "qwen"), ("false", "qwen3-thinking")):
         template = f"{{%- set instructed = {instructed} %}}{TEMPLATES['qwen3-thinking']}"
         (tmp_path / "chat_template.jinja").write_text(template)
-        assert spoken_format(formats, tmp_path) == name
-        assert spoken_format(formats[::-1], tmp_path) == name
+        assert spoken_format(formats, tmp_path) == Spoken(name)
+        assert spoken_format(formats[::-1], tmp_path) == Spoken(name)
 
 
 def test_a_template_that_asks_for_the_time_leaves_it_to_the_words_of_the_tokenizer(
@@ -302,8 +302,8 @@ def test_a_template_that_asks_for_the_time_leaves_it_to_the_words_of_the_tokeniz
     template = TEMPLATES["harmony"].replace("Reasoning: '", "Current date: ' + strftime_now('%Y')")
     assert template != TEMPLATES["harmony"]
     (tmp_path / "chat_template.jinja").write_text(template)
-    assert spoken_format(["harmony"], tmp_path) == "harmony"
-    assert spoken_format(["harmony", "llama3"], tmp_path) == "harmony"
+    assert spoken_format(["harmony"], tmp_path) == Spoken("harmony")
+    assert spoken_format(["harmony", "llama3"], tmp_path) == Spoken("harmony")
     assert spoken_format(["llama3"], tmp_path) is None
 
 

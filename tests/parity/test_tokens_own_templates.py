@@ -19,9 +19,9 @@ from agentrl.tokens.templates.proof import prove
 from agentrl.tokens.transcript import Transcript
 from tests.conftest import make_tokenizer_json, vocab_for
 from tests.parity.family_templates import TEMPLATES
+from tests.parity.qwen_templates import QWEN
 from tests.parity.test_tokens_family_templates import BEGINNINGS, renderer
 from tests.parity.test_tokens_qwen3_templates import TEMPLATE as QWEN3
-from tests.parity.test_tokens_templates import TEMPLATE as QWEN
 from tests.parity.test_tokens_templates import reference
 
 #: Each with what it is given under which it only appends.

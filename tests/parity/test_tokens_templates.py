@@ -14,57 +14,9 @@ import agentrl.envs.search_r1
 from agentrl.tokens import Message, QwenFormat, Span, ToolCall, Vocab, load_format
 from agentrl.tokens.chat import CallMessage
 from agentrl.types import SpanKind
+from tests.parity.qwen_templates import QWEN
 
 QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-
-#: The turns and tool calls of Qwen2.5 and Qwen3; `SYSTEM` is where the two differ.
-TEMPLATE = r"""
-{%- if tools %}
-    {{- '<|im_start|>system\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\n\n' }}
-    {%- elif DEFAULT %}
-        {{- DEFAULT + '\n\n' }}
-    {%- endif %}
-    {{- "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n" }}
-    {{- "You are provided with function signatures within <tools></tools> XML tags:\n<tools>" }}
-    {%- for tool in tools %}
-        {{- "\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\n</tools>\n\nFor each function call, return a json object with function name and " }}
-    {{- "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": " }}
-    {{- "<function-name>, \"arguments\": <args-json-object>}\n</tool_call><|im_end|>\n" }}
-{%- elif messages[0].role == 'system' %}
-    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
-{%- elif DEFAULT %}
-    {{- '<|im_start|>system\n' + DEFAULT + '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == 'tool' %}
-        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}
-            {{- '<|im_start|>user' }}
-        {%- endif %}
-        {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
-        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}
-            {{- '<|im_end|>\n' }}
-        {%- endif %}
-    {%- elif message.role != 'system' %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content }}
-        {%- for call in message.tool_calls or [] %}
-            {%- if message.content or not loop.first %}
-                {{- '\n' }}
-            {%- endif %}
-            {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
-            {{- (call.function.arguments | tojson) + '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-{%- endif %}
-"""
 
 SEARCH: dict[str, Any] = {
     "type": "function",
@@ -86,7 +38,7 @@ def reference(tokenizer_json: str, default_system: str | None) -> PreTrainedToke
         tokenizer_object=Tokenizer.from_str(tokenizer_json), clean_up_tokenization_spaces=False
     )
     quoted = "none" if default_system is None else f"'{default_system}'"
-    made.chat_template = TEMPLATE.replace("DEFAULT", quoted)
+    made.chat_template = QWEN.replace("DEFAULT", quoted)
     return made
 
 

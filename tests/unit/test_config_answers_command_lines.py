@@ -149,8 +149,8 @@ def test_slimes_flags_of_imitation_are_what_imitation_does() -> None:
     flags = "--rollout-function-path slime.rollout.sft_rollout.generate_rollout --debug-train-only"
     argv = [*flags.split(), "--disable-compute-advantages-and-returns", "--loss-mask-type", "qwen"]
     resolved = parsed(argv, IMITATION)
-    assert resolved.config == base(IMITATION).config
-    assert "\n".join(resolved.notes).count(": already so: ") == 4
+    assert resolved.config == parsed(["--chat-format", "qwen"], IMITATION).config
+    assert "\n".join(resolved.notes).count(": already so: ") == 3
 
 
 def test_a_loss_mask_type_is_the_chat_format_of_imitation() -> None:
@@ -332,7 +332,10 @@ def test_what_is_rendered_is_told_only_where_slime_would_not_render_it(tmp_path:
     told = "text under --input-key is rendered as a message of the user"
     assert told in "\n".join(parse(argv, "train").notes)
     rendered = "\n".join(parse([*argv, "--apply-chat-template"], "train").notes)
-    assert "--apply-chat-template: already so: prompts are always rendered" in rendered
+    assert (
+        "--apply-chat-template: already so: prompts are always rendered, as the model's chat "
+        "template writes them unless --chat-format or --chat-template says otherwise"
+    ) in rendered
     assert told not in rendered
     of_function = parse([*argv, "--custom-generate-function-path", str(mine)], "train")
     assert told not in "\n".join(of_function.notes)

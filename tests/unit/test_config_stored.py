@@ -15,6 +15,7 @@ from agentrl.config.fields import own_fields
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
+from agentrl.envs.chat_formats import with_chat_format
 from agentrl.errors import ConfigError
 from agentrl.types import SamplingParams
 from agentrl.wire.messages import Assign, Capacity, Hello, Message, Welcome
@@ -99,6 +100,20 @@ def test_the_dry_run_refuses_it_too_and_names_all_of_it(
     assert "--rollout-temperature 0.5, but" in said
     assert "--chat-format tags, but" in said
     assert "were played under that" in said
+
+
+def test_a_run_goes_on_with_the_chat_format_that_is_stored(killed: Path) -> None:
+    """One of before formats were found from models has `qwen`, whatever its model speaks."""
+    path = killed / "config.toml"
+    for stored in ("qwen", "qwen3"):
+        lines = [each for each in path.read_text().splitlines() if "chat_format" not in each]
+        path.write_text("\n".join([f'chat_format = "{stored}"', *lines]))
+        config = parse(["--resume", str(killed)], "train_async").config
+        assert with_chat_format(config)[0].chat_format == stored
+        other = {"qwen": "qwen3", "qwen3": "qwen"}[stored]
+        said = f"--chat-format {other}, but .* was begun with {stored} "
+        with pytest.raises(ConfigError, match=said):
+            parse(["--resume", str(killed), "--chat-format", other], "train_async")
 
 
 def test_what_is_said_again_is_no_change(killed: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_model_that_never_calls_a_tool_is_stopped() -> None:
         r"iteration 8.*causes.*--chat-format qwen.*--max-tool-calls 0"
     )
     with pytest.raises(HealthError, match=pattern):
-        play([sound(NO_CALL)] * PATIENCE)
+        play([sound(NO_CALL)] * PATIENCE, RunConfig(chat_format="qwen"))
 
 
 @pytest.mark.parametrize(

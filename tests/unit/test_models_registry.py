@@ -97,28 +97,6 @@ def test_parts_of_a_layer_stand_together_in_the_order_of_the_layers() -> None:
     assert family.named("a.x.y") is None
 
 
-@pytest.mark.parametrize(("given", "is_told"), [([], True), (["--chat-format", "qwen3"], False)])
-def test_a_run_that_leaves_the_format_to_its_default_hears_of_the_one_that_the_model_speaks(
-    given: list[str],
-    is_told: bool,
-    qwen_tokenizer_json: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config = {**families()["qwen3"].tiny, "vocab_size": 1024, "max_position_embeddings": 1024}
-    written(tmp_path / "config.json", msgspec.json.encode(config).decode())
-    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
-    written(tmp_path / "tokenizer.json", qwen_tokenizer_json)
-    template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-    )
-    written(tmp_path / "tokenizer_config.json", json.dumps({"chat_template": template}))
-    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
-    assert train([*flags, *given], "train_async") == 0
-    assert ("is instructed in --chat-format qwen3" in capsys.readouterr().out) is is_told
-
-
 @pytest.mark.parametrize(
     ("window", "context", "is_refused"),
     [

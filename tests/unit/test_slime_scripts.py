@@ -5,12 +5,15 @@ import tomllib
 
 import pytest
 
+from scripts.slime_scripts.made_formats import format_of, table
+from scripts.slime_scripts.made_ground import architecture_of, trained
 from scripts.slime_scripts.outcomes import (
     PAGE,
     ROOT,
     WAITS,
     Outcome,
     Recorded,
+    checkpoint_of,
     line,
     outcome,
     page,
@@ -83,6 +86,30 @@ def test_the_table_tells_of_a_script_what_the_dry_runs_say(recorded: Recorded) -
     if recorded.call == 1:
         told = PAGE.read_text().splitlines()
         assert line(outcome(recorded)) in told, "run python -m scripts.slime_scripts.outcomes"
+
+
+def test_the_page_says_which_chat_format_the_models_of_scripts_have() -> None:
+    models = {checkpoint_of(row.argv) for row in records() if row.call == 1}
+    told = PAGE.read_text().splitlines()
+    lines = list(table(name for name in models if architecture_of(name) in trained()))
+    assert len(lines) > 8
+    assert [each for each in lines if each not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "found"),
+    [
+        ("/root/GLM-4.7-355B-A32B", "--chat-format glm47"),
+        ("/root/GLM-Z1-9B-0414/", "--chat-template own"),
+        ("/root/Kimi-K2-Thinking/", "--chat-format kimi-k2"),
+        ("/root/DeepSeek-R1/", "--chat-format deepseek-r1"),
+        ("/root/Qwen3-Next-80B-A3B-Thinking", "--chat-format qwen3-thinking"),
+        ("/root/Qwen3.5-27B", "--chat-format qwen3-5"),
+        ("/root/Qwen2.5-3B/", "--chat-format qwen"),
+    ],
+)
+def test_a_made_model_has_the_template_of_its_family(checkpoint: str, found: str) -> None:
+    assert format_of(checkpoint) == found
 
 
 def test_a_package_that_this_host_lacks_is_no_answer_to_a_flag() -> None:

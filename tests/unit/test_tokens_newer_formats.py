@@ -13,7 +13,7 @@ from agentrl.tokens.chat import CallMessage
 from agentrl.tokens.formats.base import openers_of, resumed_of
 from agentrl.tokens.formats.deepseek_r1 import DeepSeekR1Format
 from agentrl.tokens.formats.deepseek_v3 import OF_TOOLS
-from agentrl.tokens.formats.load import load_format, spoken_format
+from agentrl.tokens.formats.load import Spoken, load_format, spoken_format
 from agentrl.tokens.formats.mistral_v3 import MistralV3Format
 from agentrl.tokens.formats.mistral_v7 import MistralV7Format
 from agentrl.tokens.formats.qwen3_thinking import Qwen3ThinkingFormat
@@ -118,7 +118,7 @@ def test_a_distilled_model_has_no_tools_and_plays_without(tmp_path: Path) -> Non
     )
     (tmp_path / "chat_template.jinja").write_text(template)
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<｜begin▁of▁sentence｜>"}')
-    assert spoken_format(["deepseek-r1", "llama3"], tmp_path) == "deepseek-r1"
+    assert spoken_format(["deepseek-r1", "llama3"], tmp_path) == Spoken("deepseek-r1")
     with pytest.raises(ConfigError, match="lacks the control tokens </think>"):
         DeepSeekR1Format(Vocab(bare("deepseek-r1", "</think>")))
 

@@ -169,15 +169,17 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         ),
     ] = {}
     chat_format: Annotated[
-        str,
+        str | None,
         _flag(
             f"How turns and tool calls are written as tokens: {CHAT_FORMATS}, or one of yours: "
-            "pkg.module:Class or path/to/file.py[:Class]",
+            "pkg.module:Class or path/to/file.py[:Class]; without it, the one that the model's "
+            "files show, or else the model's own chat template",
             on_resume=PLAYED,
             needs="own_format",
             holds="code",
+            was="qwen",
         ),
-    ] = "qwen"
+    ] = None
     chat_template: Annotated[
         str | None,
         _flag(

@@ -5,9 +5,10 @@ are the modules of this folder; packages announce theirs under `agentrl.formats`
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.shipped import CHAT_FORMATS
@@ -19,10 +20,26 @@ from agentrl.tokens.vocab import Vocab
 from agentrl.user_code import Kind, load
 from agentrl.user_traceback import words_of
 
-__all__ = ["GROUP", "MakesFormat", "format_class", "load_format", "spoken_format"]
+__all__ = [
+    "GROUP",
+    "MakesFormat",
+    "Spoken",
+    "format_class",
+    "load_format",
+    "opened_formats",
+    "spoken_format",
+]
 
 #: Entry point group under which packages announce chat formats.
 GROUP = "agentrl.formats"
+
+
+class Spoken(NamedTuple):
+    """A format that a model speaks. `rest`: what its template has in a prompt after all that the
+    format writes, such as the beginning of a thought."""
+
+    name: str
+    rest: str = ""
 
 
 class MakesFormat(Protocol):
@@ -49,6 +66,7 @@ _TOOL = {
 }
 #: A dialogue that templates and formats are compared by.
 _BEGINNING = (Message.system("Be brief."), Message.user("Where is it?"))
+_ANSWER = "There."
 #: How MiniMax's templates, and that of gpt-oss, name theirs.
 _IDENTITY = re.compile(r'set model_identity = "([^"\\]+)"')
 #: Default system messages of Qwen's templates and MiMo's, a longer one before what it holds.
@@ -73,13 +91,27 @@ def load_format(name: str, model_dir: str | Path, *, max_tokens: int | None = No
     model: nor does the format. Raises `ConfigError` when there is none, when a file is missing, or
     when the template of a format that is ChatML is none of ChatML; any other needs no template.
     """
+    try:
+        return _load(name, model_dir, Vocab.from_file(model_dir, max_tokens=max_tokens))
+    except _OtherTemplateError as error:
+        spoken = spoken_format((), model_dir, others=tuple(CHAT_FORMATS.places))
+        instead = f"--chat-format {spoken.name}" if spoken else "--chat-template own"
+        raise ConfigError(f"{error}; give {instead}, or leave --chat-format out") from error
+
+
+class _OtherTemplateError(ConfigError):
+    """The model's chat template is none of the format's."""
+
+
+def _load(name: str, model_dir: str | Path, vocab: Vocab) -> ChatFormat:
     made = format_class(name)
     model_dir = Path(model_dir)
-    vocab = Vocab.from_file(model_dir, max_tokens=max_tokens)
     is_chatml = isinstance(made, type) and issubclass(made, ChatML)
     template = read_template(model_dir) if is_chatml or _has_template(model_dir) else ""
     if is_chatml and "<|im_start|>" not in template:
-        raise ConfigError(f"the chat template of {model_dir} is not of the chat format {name}")
+        raise _OtherTemplateError(
+            f"the chat template of {model_dir} is not of the chat format {name}"
+        )
     try:
         chat = made(
             vocab,
@@ -99,30 +131,54 @@ def load_format(name: str, model_dir: str | Path, *, max_tokens: int | None = No
     return chat
 
 
-def spoken_format(names: Sequence[str], model_dir: str | Path) -> str | None:
-    """Which of the formats `names` the model of a directory speaks, as its files say; None: none
-    that is known.
+def spoken_format(
+    names: Sequence[str],
+    model_dir: str | Path,
+    *,
+    others: Sequence[str] = (),
+    vocab: Vocab | None = None,
+) -> Spoken | None:
+    """Which of the formats `names` the model of a directory speaks, as its files say, or of
+    `others`; None: none that is known. `vocab`: that of the directory, where it is read already.
 
     Its tokenizer has the words of the format, and its chat template begins a dialogue as the format
-    does; of two that do, it is the one that says more of the beginning. Where it has no template,
-    or one that asks for more than a dialogue, such as the time, one format that the tokenizer has
-    the words of is the one.
+    does; of two that do, it is the one that says more of the beginning, then one that also writes
+    a turn as the template does, then the first. Where it has no template, or one that asks for more
+    than a dialogue, such as the time, one format of `names` that the tokenizer has the words of is
+    the one.
     """
-    able = {name: chat for name in names if (chat := _opened(name, model_dir)) is not None}
-    messages = [{"role": message.role, "content": message.content} for message in _BEGINNING]
     try:
-        text = ChatTemplate.of(Path(model_dir)).render(messages, [_TOOL], opened=True)
-    except ConfigError:
-        return next(iter(able)) if len(able) == 1 else None
-    lengths = {name: _begun(text, chat) for name, chat in able.items()}
-    return max((name for name in lengths if lengths[name]), key=lengths.__getitem__, default=None)
-
-
-def _opened(name: str, model_dir: str | Path) -> ChatFormat | None:
-    try:
-        return load_format(name, model_dir)
+        vocab = vocab or Vocab.from_file(model_dir)
     except ConfigError:
         return None
+    able = opened_formats(names, model_dir, vocab)
+    messages = [{"role": message.role, "content": message.content} for message in _BEGINNING]
+    try:
+        template = ChatTemplate.of(Path(model_dir))
+        text = template.render(messages, [_TOOL], opened=True)
+    except ConfigError:
+        return Spoken(next(iter(able))) if len(able) == 1 else None
+    able |= opened_formats([name for name in others if name not in names], model_dir, vocab)
+    lengths = {name: _begun(text, chat) for name, chat in able.items()}
+    longest = max(lengths.values(), default=0)
+    alike = [name for name in lengths if lengths[name] == longest]
+    if not longest:
+        return None
+    told = _told(template, messages)
+    name = next((name for name in alike if told == _turn(text, able[name])), alike[0])
+    return Spoken(name, vocab.decode(vocab.encode_trusted(text)[longest:]))
+
+
+def opened_formats(
+    names: Sequence[str], model_dir: str | Path, vocab: Vocab
+) -> dict[str, ChatFormat]:
+    """Those of `names` that the model of a directory can be spoken to in, by name: its `vocab` has
+    their words."""
+    opened = {}
+    for name in names:
+        with suppress(ConfigError):
+            opened[name] = _load(name, model_dir, vocab)
+    return opened
 
 
 def _begun(text: str, chat: ChatFormat) -> int:
@@ -134,6 +190,20 @@ def _begun(text: str, chat: ChatFormat) -> int:
         return 0
     ids = [id_ for span in spans for id_ in span.ids]
     return len(ids) if chat.vocab.encode_trusted(text)[: len(ids)] == ids else 0
+
+
+def _told(template: ChatTemplate, messages: Sequence[Mapping[str, str]]) -> str:
+    """The dialogue with an answer; empty where the template takes none."""
+    answered = [*messages, {"role": "assistant", "content": _ANSWER}]
+    try:
+        return template.render(answered, [_TOOL], opened=False).rstrip("\n")
+    except ConfigError:
+        return ""
+
+
+def _turn(text: str, chat: ChatFormat) -> str:
+    """The same as a format has it, whose prompt is `text`."""
+    return text + chat.vocab.decode(chat.write(_ANSWER, []))
 
 
 def _default_system(template: str) -> str | None:
