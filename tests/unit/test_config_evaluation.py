@@ -82,7 +82,7 @@ def test_what_is_neither_a_model_nor_a_run_is_refused_with_where_it_was_looked_f
 def test_a_model_is_scored_although_one_sample_could_not_be_trained_on() -> None:
     argv = ["--hf-checkpoint", MODEL, "--env", "x", "--rollout-max-response-len", "9"]
     assert parse([*argv, "--eval-only"], "train_async").config.n_samples_per_prompt == 1
-    with pytest.raises(ConfigError, match="nothing from fewer than 2"):
+    with pytest.raises(ConfigError, match="rewards teach nothing in one of fewer than 2"):
         check_algorithm(parse(argv, "train_async").config)
 
 

@@ -50,7 +50,8 @@ def test_what_is_saved_is_read_again(tmp_path: Path) -> None:
     found = read_rollouts(tmp_path / "2")
     lease = world.lease(2)
     assert isinstance(lease, Lease)
-    assert found.versions == [VersionRow(0, None, 0), VersionRow(1, 0, 1)]
+    recipe = found.versions[0].recipe
+    assert found.versions == [VersionRow(0, None, 0, recipe), VersionRow(1, 0, 1, recipe)]
     wanted = lease.header.groups
     for group, own in zip(found.lease.groups, wanted, strict=True):
         assert msgspec.structs.replace(group, trajectories=[]) == msgspec.structs.replace(
