@@ -68,7 +68,7 @@ def test_a_running_run_is_shown_as_it_is_at_the_moment(
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["config.toml", "ledger.db", "ledger.db-wal", "payload"]
     assert cli.main(["audit", str(tmp_path)]) == 3  # a moment of it could not be judged
-    assert "is in use" in capsys.readouterr().err
+    assert "is still going on" in capsys.readouterr().err
     running.train(4, "Which city?")
     assert cli.main(["audit", str(running.close())]) == 0
 
