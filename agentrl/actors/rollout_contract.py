@@ -71,8 +71,9 @@ async def _plays(trial: RolloutTrial) -> Problem:
     played = await trial.play("an answer", ANSWER)
     if played.raised is not None and played.has_reward:
         trial.share.remark(
-            f"{trial.name} raised {words_of(played.raised)} on an answer, which is worth a reward "
-            "as it says; where that is no failure of the policy's, it hides a mistake"
+            f"{trial.name} raised {words_of(played.raised)} on an answer, and gives the episode "
+            "the reward of such failures: if the policy made no mistake there, that reward hides a "
+            "bug"
         )
     return trial.problem_of("an answer", played)
 
@@ -83,13 +84,13 @@ async def _any_turn(trial: RolloutTrial) -> Problem:
         problem = trial.problem_of(what, played)
         if problem is None:
             continue
-        mapped = ""
+        how = ""
         if played.failed_on_policy:
             trial.known.add(kind := type(played.raised).__name__)
-            mapped = f", as by {_mapped([kind])}"
+            how = f" (by {_mapped([kind])})"
         return (
-            f"{problem}: what the policy did wrong is to be told to it, as a message, or to be "
-            f"worth no reward{mapped}"
+            f"{problem}: if this is a bug, mend it; if the policy made a mistake, tell it so in a "
+            f"message, or give it a reward of 0{how}"
         )
     return None
 
@@ -107,7 +108,7 @@ async def _never_stops(trial: RolloutTrial) -> Problem:
         elif played.failed_on_policy:
             kind = type(played.raised).__name__
             if kind in trial.known:
-                trial.share.remark(f"{what} was ended by the {kind} that is said above")
+                trial.share.remark(f"the {kind} that is told above ended {what}")
                 continue
             after = f"with {what}, after {played.num_answered} answered calls"
             assert played.raised is not None

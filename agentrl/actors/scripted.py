@@ -3,8 +3,7 @@
     SCRIPTS   first turn: a line of its own   every turn after it: the answer "42"
     ENDLESS   every turn: as it began, for ever
 
-A line may call the first tool that the agent offers. Nothing is learnt of a model here: this is for
-trying agents (`rollout_contract`).
+A line may call the first tool that the agent offers. It is for trying agents (`rollout_contract`).
 """
 
 import json

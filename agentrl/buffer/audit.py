@@ -22,7 +22,7 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.rows import EpisodeRow, GroupRow, LedgerState
 from agentrl.buffer.store import read_payload
-from agentrl.errors import StoreError
+from agentrl.errors import EnvironmentSetupError, StoreError
 from agentrl.types import Fate, GroupState, Outcome
 
 __all__ = ["AuditReport", "audit"]
@@ -56,9 +56,15 @@ def audit(run_dir: Path) -> AuditReport:
         raise StoreError(
             f"{run_dir} has no ledger.db: it is no run directory, or its run ended while it started"
         )
-    with LedgerReader(path) as ledger:
-        state = ledger.load_all()
-        contradictions = ledger.contradictions()
+    try:
+        with LedgerReader(path) as ledger:
+            state = ledger.load_all()
+            contradictions = ledger.contradictions()
+    except EnvironmentSetupError as error:
+        raise EnvironmentSetupError(
+            f"{run_dir} is still going on, and only a run that has ended can be audited: wait for"
+            f" its end, or stop it; `agentrl view {run_dir}` shows it as it is now"
+        ) from error
     problems = (
         *contradictions,
         *_group_problems(state),

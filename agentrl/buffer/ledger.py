@@ -45,6 +45,8 @@ __all__ = [
 #: rows of 3 that lack these.
 SCHEMA_VERSION = 3
 _READABLE = (2, 3)
+#: No release comes near it: a greater number, or one below 0, is damage.
+_MAX_SCHEMA = 999
 #: Damaged places that an error lists.
 _MAX_TOLD = 20
 
@@ -199,8 +201,11 @@ class LedgerReader:
             raise StoreError(f"{self.path} holds no ledger: no buffer has ever opened it")
 
     def _schema(self) -> int:
-        """The ledger's schema version, 0 when it is empty; StoreError for that of others."""
+        """The ledger's schema version, 0 when it is empty; StoreError for that of others, and for a
+        number that is none."""
         ((found,),) = self._db.execute("PRAGMA user_version")
+        if not 0 <= found <= _MAX_SCHEMA:
+            raise StoreError(_told(self.path, [f"its header: {found} is the schema of no agentrl"]))
         if found not in (0, *_READABLE):
             raise StoreError(
                 f"{self.path} has schema {found}, this agentrl writes {SCHEMA_VERSION}: finish the"

@@ -39,7 +39,7 @@ exit codes:
   0    clean
   1    the ledger contradicts itself; each problem is a line that begins with PROBLEM
   2    the command line is wrong
-  3    the ledger is in use: the run has not ended
+  3    the run is still going on
   65   there is no ledger, or it is damaged: each damaged row is a line, with what is lost
 """
 _EVAL = """\

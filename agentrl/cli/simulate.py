@@ -184,7 +184,7 @@ def _of_run(run: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """What a recorded run says in the place of the defaults."""
     if run is None:
         return {}
-    from agentrl.buffer.ledger import LedgerReader
+    from agentrl.buffer.moment import read_moment
     from agentrl.sim import recall
     from agentrl.view.config import read_settings
 
@@ -194,8 +194,8 @@ def _of_run(run: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     settings = read_settings(run)
     if not (run / "ledger.db").exists():
         raise StoreError(f"{run} has no ledger.db: it is no directory of a run that was played")
-    with LedgerReader(run / "ledger.db") as ledger:
-        found = recall(ledger.load_all().episodes, _lines(run / "metrics.jsonl"))
+    episodes = read_moment(run / "ledger.db").episodes
+    found = recall(episodes, _lines(run / "metrics.jsonl"))
     learners = settings.get("actor_num_nodes", 1) * settings.get("actor_num_gpus_per_node", 1)
     steps = settings.get("num_steps_per_rollout", 1)
     return {

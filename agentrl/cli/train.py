@@ -39,12 +39,16 @@ __all__ = ["main", "run"]
 
 
 def main(argv: list[str], program: Program) -> int:
-    """Run the program; returns its exit code (see `agentrl.cluster.launch.launch`)."""
+    """Run the program; returns its exit code (see `agentrl.cluster.launch.launch`, which takes
+    signals itself: before it, Ctrl-C is a KeyboardInterrupt)."""
     try:
         return run(argv, program)
     except AgentRLError as error:
         sys.stderr.write(f"{program}: {visible(str(error))}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{program}: interrupted\n")
+        return 130
 
 
 def run(argv: list[str], program: Program) -> int:
@@ -150,7 +154,10 @@ def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> list[str]:
     from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 
     if users_flag(config) is not None:
-        from agentrl.learner.algorithm_trial import try_algorithm
+        from agentrl.cluster.signals import holding_sigint
+
+        with holding_sigint():  # torch is imported
+            from agentrl.learner.algorithm_trial import try_algorithm
 
         try_algorithm(config, said)
     check_algorithm(config, said)
@@ -191,11 +198,14 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     Raises ConfigError, and DataError for a malformed row. Costs some seconds of imports, which the
     default job need not wait for.
     """
-    from agentrl.cli.external_engines import check_external_engines
-    from agentrl.cli.reward_model import check_reward_model
-    from agentrl.cli.teacher import check_teacher
-    from agentrl.envs.check.preflight import preflight
-    from agentrl.envs.check.prompts import check_prompts
+    from agentrl.cluster.signals import holding_sigint
+
+    with holding_sigint():  # torch is imported
+        from agentrl.cli.external_engines import check_external_engines
+        from agentrl.cli.reward_model import check_reward_model
+        from agentrl.cli.teacher import check_teacher
+        from agentrl.envs.check.preflight import preflight
+        from agentrl.envs.check.prompts import check_prompts
 
     checks: list[Callable[[RunConfig], list[str] | None]] = [preflight, _check_filter, _check_hooks]
     checks.append(partial(check_reward_model, dry_run=dry_run))

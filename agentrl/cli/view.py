@@ -6,8 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError, EnvironmentSetupError
+
+if TYPE_CHECKING:
+    from agentrl.view.choice import Choice
 
 __all__ = ["ABOUT", "add_arguments", "until_the_reader_leaves", "view"]
 
@@ -22,10 +26,11 @@ ledger's facts are left. Reads only; of a run that is still going on it shows th
     agentrl view runs/ID --json | jq -s 'map(.reward)'  every episode, for a program
 
 exit codes:
-  0    shown
+  0    shown, or no episode fits: none has failed, or none is done yet
   2    the command line is wrong
   3    the tokenizer is missing, FILE cannot be written, or there is no room to copy the ledger
-  65   there is no ledger, it cannot be read, or nothing that was asked for is kept
+  65   there is no ledger, or it cannot be read; the run has no such group, lease or task; or the
+       conversations that were asked for are no longer kept
 """
 
 
@@ -90,8 +95,7 @@ def view(arguments: argparse.Namespace) -> int:
     read = read_facts if arguments.json else read_episodes
     episodes = read(arguments.run, choice)
     if not episodes:
-        what = "no such episode that failed" if arguments.failed else "no episode yet"
-        sys.stderr.write(f"agentrl: {arguments.run} has {what}\n")
+        sys.stderr.write(f"agentrl: {arguments.run} has {_nothing(choice)}\n")
         return 0
     if arguments.json:
         with until_the_reader_leaves():
@@ -114,6 +118,14 @@ def view(arguments: argparse.Namespace) -> int:
         ) from error
     sys.stdout.write(f"{len(episodes)} episodes in {arguments.html}\n")
     return 0
+
+
+def _nothing(choice: "Choice") -> str:
+    if choice.failed:
+        return "no such episode that failed"
+    if choice.group is not None or choice.lease is not None:
+        return f"no such episode of task {choice.task}"
+    return "no episode yet" if choice.all else "no episode that is done yet"
 
 
 @contextmanager

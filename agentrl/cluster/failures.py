@@ -53,7 +53,7 @@ class FailureStreak:
         if sum(streak.values()) < at_least:
             return ""
         fates = ", ".join(f"{count} {fate}" for fate, count in streak.items())
-        return f"groups fail and no iteration comes of them ({fates} since {self._since})"
+        return f"groups keep failing, so no iteration is made ({fates} since {self._since})"
 
 
 def _failed(counts: Mapping[str, int]) -> dict[str, int]:

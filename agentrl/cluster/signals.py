@@ -19,6 +19,7 @@ __all__ = [
     "InterruptedRunError",
     "SignalGate",
     "exit_at_once",
+    "holding_sigint",
     "in_turns",
     "until_sigterm",
 ]
@@ -49,6 +50,20 @@ def exit_at_once(error: FencedError) -> None:
     word.start()
     word.join(_LAST_WORD_S)
     os._exit(error.exit_code)
+
+
+@contextmanager
+def holding_sigint() -> Iterator[None]:
+    """Within, Ctrl-C waits; at the end it is raised. For imports of native code that calls Python,
+    as torch does: an exception there ends the process (`terminate called`). In the main thread."""
+    came: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class SignalGate:

@@ -61,8 +61,9 @@ def raise_limit(config: RunConfig, *, dry_run: bool) -> list[str]:
     if hard < need.least:
         raise EnvironmentSetupError(
             f"ulimit -n: a process may open {hard} files here (hard limit), and with {need.turns} "
-            f"turns in flight one needs {need.least}: raise it to {need.most} (ulimit -Hn, or "
-            "limits.conf, or --ulimit nofile of a container), or lower --sglang-server-concurrency"
+            f"turns in flight it needs {need.least}, and {need.most} if all {need.episodes} "
+            f"episodes are in a tool at once: raise it to {need.most} (ulimit -Hn, or limits.conf, "
+            "or --ulimit nofile of a container), or lower --sglang-server-concurrency"
         )
     if soft < (wanted := min(hard, max(need.most, _WANTED))) and not dry_run:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -18,7 +18,7 @@ from agentrl.config import answers
 from agentrl.config.agreements import settle
 from agentrl.config.command_line import Program, read_flags
 from agentrl.config.conditions import GENERATE, ROW_ENVS, env_of
-from agentrl.config.device import choose_here
+from agentrl.config.device import DeviceChoice, choose_here
 from agentrl.config.device_defaults import (
     check_device,
     for_device,
@@ -90,7 +90,7 @@ def read(argv: list[str], program: Program) -> Resolved:
     try:
         config, notes, said = _layered(given, program)
         if config.ray_address is None or config.device == "cpu":
-            choice = choose_here(config.device)
+            choice = _device(config, said)
             check_device(config, choice.device)
             config = for_device(config, choice.device)
             notes += [str(choice), *notes_on_device(config, choice.device)]
@@ -104,6 +104,14 @@ def read(argv: list[str], program: Program) -> Resolved:
     if config.replays_engine_routes and not config.megatron.get("moe_enable_routing_replay"):
         written["--moe-enable-routing-replay"] = own_fields()["use_rollout_routing_replay"].flag
     return Resolved(config, notes, said, given.refused, given.dry_run, written)
+
+
+def _device(config: RunConfig, said: Mapping[str, str]) -> DeviceChoice:
+    """Where the model runs on this host, and why. Raises EnvironmentSetupError as `choose_here`."""
+    choice = choose_here(config.device)
+    if config.device == "cpu" and config.is_continued and "device" not in said:
+        return DeviceChoice("cpu", "as in the run that is continued")
+    return choice
 
 
 def parse(argv: list[str], program: Program) -> Resolved:

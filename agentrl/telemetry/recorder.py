@@ -19,7 +19,7 @@ from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.progress import Progress, duration
 from agentrl.telemetry.registry import Registry
 from agentrl.telemetry.sinks import MetricsWriter, Sink, StepEvent
-from agentrl.telemetry.summary import SummaryBuilder, read_summary, write_summary
+from agentrl.telemetry.summary import EvalScore, SummaryBuilder, read_summary, write_summary
 
 __all__ = ["Recorder"]
 
@@ -140,11 +140,7 @@ class Recorder:
         }
         self._writer.evaluation(step, name, numbers, is_shown=is_shown)
         how = self._how_scored[name] = _how(is_greedy=is_greedy)
-        said = "no score" if score.score is None else f"{score.score:.3f} {how}"
-        self._progress.note(
-            f"evaluation {name}: {said} over {score.n} episodes, "
-            f"versions {score.version_min}..{score.version_max}"
-        )
+        self._progress.note(f"evaluation {name}: {_scored(score, how)}")
 
     def logged(self, step: int, figures: Mapping[str, float], told: str) -> None:
         """What a log function made of the evaluation after iteration `step`, and what went wrong
@@ -230,8 +226,8 @@ class Recorder:
         if self._num_flat == _FLAT:
             self.note(
                 f"note: in each of the last {_FLAT} iterations all episodes had the same reward "
-                f"({metrics['rollout/reward_mean']:g} in this one), so nothing was learnt of them; "
-                f"after the run `agentrl view {self._run_dir}` shows what was said and scored"
+                f"({metrics['rollout/reward_mean']:g} in this one), so nothing was learnt from "
+                f"them; after the run `agentrl view {self._run_dir}` shows what was said and scored"
             )
 
     def _tell_failures(self, data: Mapping[str, Any]) -> None:
@@ -283,3 +279,13 @@ class Recorder:
 def _how(*, is_greedy: bool) -> str:
     """How turns are chosen: a score of greedy turns and a reward of sampled ones differ."""
     return "greedy" if is_greedy else "sampled"
+
+
+def _scored(score: EvalScore, how: str) -> str:
+    """A score on the console; `how` its turns were chosen."""
+    if score.score is None:
+        return "no score, for none of its episodes was done"
+    said = f"{score.score:.3f} {how} over {score.n} episodes"
+    if score.version_min is None:  # nothing was sampled
+        return said
+    return f"{said}, versions {score.version_min}..{score.version_max}"

@@ -2,10 +2,13 @@
 
 Best, worst and last look among episodes whose trajectories are kept, but for failed ones, which
 left none; a group or a lease is shown whole, with what it lacks. `--failed` and `--task` leave out
-the others first.
+the others.
+
+Refused: a group, lease or task that the run does not have, and conversations that were let go. That
+no episode fits, or that none is done yet, is an answer and no error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +29,12 @@ Key = tuple[int, int]
 
 class Line(NamedTuple):
     """What a choice goes by. `stored`: it has left trajectories; `kept`: they are still there.
-    `failed`: it ended in another way than done, or was done in vain, because its group failed."""
+    `failed`: it ended in another way than done, or was done in vain, because its group failed.
+    `reward`: None where there is none, which ranks below every reward."""
 
     key: Key
     lease: int | None
-    reward: float
+    reward: float | None
     stored: bool
     kept: bool
     task: str = ""
@@ -53,26 +57,28 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(choice: Choice, lines: Sequence[Line], run: Path) -> list[Key]:
-    """Keys of the chosen episodes, in the order to be shown. `lines` are in order of key.
+    """Keys of the chosen episodes, in the order to be shown; none where no episode fits. `lines`
+    are in order of key.
 
-    Raises StoreError when there is no such group, lease or task, or nothing kept to choose from,
-    and says why; that nothing has failed is no error.
+    Raises StoreError when there is no such group, lease or task, or when the trajectories to choose
+    from were let go.
     """
     whole, lines = lines, _narrowed(choice, lines, run)
-    but = " with a failed episode" if choice.failed else ""
     if choice.group is not None:
         mint = mint_of(choice.group.partition("/")[0])
-        otherwise = f"{run} has no group {choice.group}{but}"
-        return _named(lines, lambda line: line.key[0] == mint, otherwise)
+        if mint not in {line.key[0] for line in whole}:
+            raise StoreError(f"{run} has no group {choice.group}")
+        return [line.key for line in lines if line.key[0] == mint]
     if choice.lease is not None:
-        otherwise = f"{run} has no lease {choice.lease}{but}: {_leases(whole)}"
-        return _named(lines, lambda line: line.lease == choice.lease, otherwise)
+        if choice.lease not in {line.lease for line in whole}:
+            raise StoreError(f"{run} has no lease {choice.lease}: {_leases(whole)}")
+        return [line.key for line in lines if line.lease == choice.lease]
     is_counted = (choice.last, choice.best, choice.worst) != (None, None, None)
     if not is_counted and (choice.failed or choice.task is not None or choice.all):
         return [line.key for line in lines]
     kept = [line for line in lines if line.kept or choice.failed]
-    if not kept and not choice.failed:
-        raise StoreError(f"{run} has no trajectory to show: {_nothing_kept(lines)}")
+    if not kept and (stored := [line.key[0] for line in lines if line.stored]):
+        raise StoreError(f"{run} has no trajectory to show: {_let_go(stored)}")
     return [line.key for line in _counted(choice, kept)]
 
 
@@ -83,7 +89,7 @@ def _counted(choice: Choice, kept: Sequence[Line]) -> Sequence[Line]:
         return _ranked(kept)[: choice.best]
     if choice.worst is not None:
         return _ranked(kept)[::-1][: choice.worst]
-    newest = max(line.lease or 0 for line in kept)
+    newest = max((line.lease or 0 for line in kept), default=0)
     ranked = _ranked([line for line in kept if (line.lease or 0) == newest])
     return [*ranked[:_EACH], *ranked[_EACH:][-_EACH:]]
 
@@ -102,14 +108,7 @@ def _narrowed(choice: Choice, lines: Sequence[Line], run: Path) -> Sequence[Line
 
 
 def _ranked(lines: Sequence[Line]) -> list[Line]:
-    return sorted(lines, key=lambda line: (-line.reward, line.key))
-
-
-def _named(lines: Sequence[Line], wanted: Callable[[Line], bool], otherwise: str) -> list[Key]:
-    found = [line.key for line in lines if wanted(line)]
-    if not found:
-        raise StoreError(otherwise)
-    return found
+    return sorted(lines, key=lambda line: (line.reward is None, -(line.reward or 0.0), line.key))
 
 
 def _leases(lines: Sequence[Line]) -> str:
@@ -119,10 +118,7 @@ def _leases(lines: Sequence[Line]) -> str:
     return "its only lease is 1" if last == 1 else f"its leases are numbered 1 to {last}"
 
 
-def _nothing_kept(lines: Sequence[Line]) -> str:
-    stored = [line.key[0] for line in lines if line.stored]
-    if not stored:
-        return f"none of its {len(lines)} episodes is done"
+def _let_go(stored: Sequence[int]) -> str:
     return (
         f"those of its {len(stored)} done episodes were let go after training, because"
         " --keep-trajectories was 0 or less than a segment (64 MiB), which goes as a whole; raise"

@@ -78,8 +78,10 @@ class EpisodeView(msgspec.Struct, frozen=True):
         return f"{group_id(self.row.mint)}/{self.row.index}#{self.row.attempt}"
 
     @property
-    def reward(self) -> float:
-        """The judged reward, or else the Env's own."""
+    def reward(self) -> float | None:
+        """The judged reward, or else the Env's own; None unless the episode is done."""
+        if self.row.outcome is not Outcome.DONE:
+            return None
         return self.row.reward if self.judged is None else self.judged
 
     @property
@@ -97,17 +99,17 @@ class EpisodeView(msgspec.Struct, frozen=True):
     @property
     def roles(self) -> dict[str, float]:
         """The judged reward, or else the Env's own, of each name under which the policy played;
-        empty where all earned what the episode did."""
-        own = self.row.facts.env_reward
-        if own is None:
+        empty where all earned what the episode did, or nothing."""
+        own, reward = self.row.facts.env_reward, self.reward
+        if own is None or reward is None:
             return {}
-        return earned((stored.meta for stored in self.row.trajectories), own, self.reward)
+        return earned((stored.meta for stored in self.row.trajectories), own, reward)
 
 
 def read_episodes(run_dir: Path, choice: Choice) -> list[EpisodeView]:
-    """The chosen episodes of the run in `run_dir`, at least one unless failed ones are wanted.
+    """The chosen episodes of the run in `run_dir`; none where no episode fits.
 
-    Raises StoreError when there is no readable ledger, or nothing kept to choose from, and says
+    Raises StoreError when there is no readable ledger, or as `choose`, and says
     why; EnvironmentSetupError when the ledger of a running run cannot be copied.
     """
     state, chosen, bare = _chosen(run_dir, choice)

@@ -28,9 +28,6 @@ class TokenFacts(msgspec.Struct, frozen=True):
 def about(episode: EpisodeView) -> list[tuple[str, str]]:
     """Names and values, every value `visible` and on one line."""
     group, row = episode.group, episode.row
-    reward = f"{row.reward:g}"
-    if episode.judged is not None and episode.judged != row.reward:
-        reward = f"{episode.judged:g} (of the Env: {row.reward:g})"
     lines = [
         ("task", f"{group.task.id}  {_json(group.task.row)}"),
         ("lease", "none" if group.lease is None else str(group.lease)),
@@ -39,7 +36,7 @@ def about(episode: EpisodeView) -> list[tuple[str, str]]:
         ("stopped by", str(row.stop_reason or "-")),
         *([("part", row.facts.part)] if row.facts.part else []),
         *([("env", row.facts.env)] if row.facts.env else []),
-        ("reward", reward),
+        ("reward", _reward(episode)),
         ("advantage", _signed(episode.advantage)),
         *([("roles", "  ".join(_roles(episode)))] if episode.roles else []),
     ]
@@ -84,6 +81,13 @@ def token_facts(
 def signed(advantage: float) -> str:
     """As text, with its sign: 0 has none."""
     return f"{advantage:+.4f}" if advantage else "0"
+
+
+def _reward(episode: EpisodeView) -> str:
+    if episode.reward is None:
+        return "none"
+    own = episode.row.reward
+    return f"{episode.reward:g}" + (f" (of the Env: {own:g})" if own != episode.reward else "")
 
 
 def _roles(episode: EpisodeView) -> Iterator[str]:

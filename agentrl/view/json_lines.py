@@ -68,7 +68,7 @@ def _facts(episode: EpisodeView) -> EpisodeLine:
         stop_reason=row.stop_reason,
         env=row.facts.env or None,
         part=row.facts.part or None,
-        reward=episode.reward if row.outcome == "done" else None,
+        reward=episode.reward,
         advantage=episode.advantage,
         roles=episode.roles,
         metrics=row.metrics,

@@ -5,6 +5,7 @@ from typing import TextIO
 from agentrl.actors.report import PlayedEpisode
 from agentrl.columns import dealt
 from agentrl.tokens.vocab import Vocab
+from agentrl.types import Outcome
 from agentrl.view.episodes import TrajectoryView
 from agentrl.view.text import conversation
 from agentrl.visible import visible
@@ -21,5 +22,6 @@ def print_played(stream: TextIO, played: PlayedEpisode, vocab: Vocab) -> None:
         columns = as_arrays(meta.layout, meta.num_tokens, own)
         for line, _ in conversation(TrajectoryView(meta, columns, None), vocab):
             stream.write(f"{line}\n")
-    what = visible(report.error) if report.error else f"reward {report.reward:g}"
+    reward = f"reward {report.reward:g}" if report.outcome is Outcome.DONE else "no reward"
+    what = visible(report.error) if report.error else reward
     stream.write(f"{report.outcome}, stopped by {report.stop_reason}: {what}\n")

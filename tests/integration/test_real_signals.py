@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at different moments: out within ten seconds, nothing left, the truth told."""
+"""Ctrl-C and SIGTERM at different moments: out soon, nothing left, the truth told."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def reached(run: Path, phase: str) -> bool:
         ("first_step", signal.SIGINT),
     ],
 )
-def test_a_signal_ends_the_run_within_ten_seconds(
+def test_a_signal_ends_the_run_and_leaves_nothing(
     tmp_path: Path, phase: str, number: signal.Signals
 ) -> None:
     # The name is short enough for the paths of Ray's sockets.
@@ -60,7 +60,7 @@ def test_a_signal_ends_the_run_within_ten_seconds(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(number)
-        # A bound with room for a shared machine: what is promised is ten seconds.
+        # A bound with room for a shared machine: about ten seconds on an idle one.
         process.wait(1800)
     finally:
         process.kill()

@@ -161,7 +161,7 @@ def test_a_mistake_that_counts_as_the_policys_failure_is_noted() -> None:
     (found,) = tried(made, PLAYS)
     assert found.problem is None
     assert "test/hidden raised KeyError: 'no_such' (" in str(found.note)
-    assert "it hides a mistake" in str(found.note)
+    assert "if the policy made no mistake there, that reward hides a bug" in str(found.note)
 
 
 def test_an_agent_without_a_limit_is_ended_by_a_budget_and_is_sound() -> None:

@@ -42,6 +42,18 @@ def test_a_ledger_of_another_schema_or_no_ledger_at_all_is_refused(tmp_path: Pat
         Ledger(path)
 
 
+@pytest.mark.parametrize("number", [-559038737, -1, 1000])
+def test_a_schema_that_no_version_can_have_written_is_damage(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger(path):
+        pass
+    set_version(path, number)
+    told = rf"(?s)damaged in 1 place; bring .*its header: {number} is the schema of no agentrl$"
+    for open_it in (LedgerReader, Ledger, read_moment):
+        with pytest.raises(StoreError, match=told):
+            open_it(path)
+
+
 def test_a_ledger_of_the_schema_before_is_read_and_then_of_this_one(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger(path) as ledger:

@@ -173,7 +173,9 @@ def test_an_audit_of_a_run_that_goes_on_is_the_exit_code_that_help_says(
 ) -> None:
     with Ledger(tmp_path / "ledger.db"):
         assert cli.main(["audit", str(tmp_path)]) == 3
-    assert "is in use" in capsys.readouterr().err
+    assert (
+        "is still going on, and only a run that has ended can be audited" in capsys.readouterr().err
+    )
     assert cli.main(["audit", str(tmp_path)]) == 0
     assert capsys.readouterr().out.endswith("clean\n")
 

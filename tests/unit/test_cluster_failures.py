@@ -9,7 +9,7 @@ def test_failures_in_a_row_end_the_run_and_are_counted_by_kind() -> None:
     assert streak.words(at_least=4) == ""
     streak.fates({"env_error": 3, "poison": 1, "trained": 9})
     assert streak.words(at_least=4) == (
-        "groups fail and no iteration comes of them (3 env_error, 1 poison since the run began)"
+        "groups keep failing, so no iteration is made (3 env_error, 1 poison since the run began)"
     )
 
 

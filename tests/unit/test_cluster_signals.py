@@ -2,15 +2,21 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from agentrl.cluster.signals import InterruptedRunError, SignalGate, in_turns
+import agentrl.envs.search_r1
+from agentrl.cluster.signals import InterruptedRunError, SignalGate, holding_sigint, in_turns
 from agentrl.errors import FencedError
+
+ROOT = Path(__file__).parents[2]
+MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
 
 @pytest.fixture
@@ -49,6 +55,46 @@ def test_user_code_is_interrupted_as_python_does_it(
         user_code()
     assert passed_by == []
     assert caught.value.number == number
+
+
+def test_ctrl_c_waits_while_it_is_held_and_is_raised_after_that() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    passed_by = []
+
+    def imports() -> None:
+        with holding_sigint():
+            send(signal.SIGINT)
+            passed_by.append("the next line")
+        passed_by.append("the line after the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        imports()
+    assert passed_by == ["the next line"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_before_a_run_waits_for_torch_and_ends_in_one_line(tmp_path: Path) -> None:
+    """An exception in the midst of torch's start would end the process with SIGABRT."""
+    (tmp_path / "torch.py").write_text(
+        "import os, signal\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "open('torch_is_there', 'w').close()\n"
+    )
+    shutil.copytree(MODEL, tmp_path / "model")  # of another model than the default job's
+    argv = ["--env", "search-r1-local", "--hf-checkpoint", "model"]
+    argv += ["--n-samples-per-prompt", "2", "--num-rollout", "1"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train_async.py"), *argv],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "train_async: interrupted\n"
+    assert (tmp_path / "torch_is_there").exists()
 
 
 def test_user_code_that_swallows_a_signal_is_interrupted_by_the_next(gate: SignalGate) -> None:

@@ -227,7 +227,8 @@ def test_a_hard_limit_that_turns_alone_would_reach_is_refused_with_the_numbers()
     code, said, _ = limited(64, 64)
     assert code == 3
     assert "ulimit -n: a process may open 64 files here (hard limit)" in said
-    assert "with 64 turns in flight one needs 192: raise it to 2176" in said
+    assert "with 64 turns in flight it needs 192, and 2176 if all 1024 episodes are in a" in said
+    assert "tool at once: raise it to 2176 (ulimit -Hn" in said
 
 
 def test_a_small_soft_limit_is_raised_as_far_as_the_hard_one_allows() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.command_line import read_flags
-from agentrl.config.resolve import layered
+from agentrl.config.resolve import layered, read
 from agentrl.config.resume import find_run
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
@@ -113,6 +113,23 @@ def test_the_runs_own_configuration_lies_under_the_flags(tmp_path: Path) -> None
     assert (config.lr, config.env, config.num_rollout) == (0.5, "x.py:X", 9)
     assert (config.run_dir, config.run_id) == (str(tmp_path), "r")
     assert notes == [f"continuing {run}"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ([], "as in the run that is continued"),
+        (["--device", "cpu"], "as it was set (--device)"),
+    ],
+)
+def test_a_device_that_nobody_names_now_is_that_of_the_run(
+    flags: list[str], reason: str, tmp_path: Path
+) -> None:
+    run = leave_run(tmp_path, "r", status="interrupted", age_s=0)
+    config = RunConfig(env="x.py:X", hf_checkpoint="m", lr=0.5, device="cpu")
+    write_config(run / "config.toml", config)
+    notes = read(["--resume", str(run), *flags], "train_async").notes
+    assert f"device cpu: {reason}" in notes
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,12 @@ def test_a_sound_env_keeps_every_promise() -> None:
             "is answered",
             "by zero (tests/unit/test_envs_contract.py:",
         ),
-        (Wrong, "is answered", 'on a call of halve with {"number":1}: what the policy did wrong'),
+        (Wrong, "is answered", 'on a call of halve with {"number":1}: if this is a bug, mend'),
+        (
+            Wrong,
+            "is answered",
+            "if the policy made a mistake, tell it so in a message (a tool does",
+        ),
         (Shy, "is answered", "raised IndexError: list index out of range (tests/unit/test_envs_"),
         (Shy, "is answered", 'on a call of first with {"words":""}'),
         (Slow, "leaves the event loop", 'Slow.step, on a call of wait with {"number":1}, held the'),
@@ -231,7 +236,7 @@ def test_what_raises_is_told_once_and_in_the_name_of_the_tool() -> None:
     (said,) = problems.values()
     assert said.startswith("tool halve (call call_0_0) raised ZeroDivisionError")
     notes = [f.note for f in check_contract(Subject(Wrong, {}, TASK)) if f.note]
-    assert set(notes) == {"what is said above came in the way"}
+    assert set(notes) == {"not tried to its end: the error that is told above ended it"}
 
 
 def test_a_score_that_is_no_number_is_told_without_advice_on_the_policy() -> None:

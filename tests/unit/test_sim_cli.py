@@ -142,6 +142,14 @@ def test_a_run_that_says_too_little_or_is_told_otherwise_is_refused(
     assert seen.out == ""
 
 
+def test_a_run_that_is_still_going_on_is_recalled_as_it_is_now(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger(run / "ledger.db"):
+        assert main(["simulate", str(run), "--num-rollout", "2", "--warm-up", "1"]) == 0
+    assert capsys.readouterr().out.startswith(f"{run}: 3 episodes of 2 groups")
+
+
 def test_a_run_that_trained_nothing_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

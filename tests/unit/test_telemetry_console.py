@@ -109,7 +109,8 @@ def test_a_score_and_a_reward_say_how_their_turns_were_chosen(run_dir: Path) -> 
     said = stream.getvalue()
     assert "evaluation nq: 0.250 greedy over 8 episodes" in said
     assert "evaluation other: 0.750 sampled over 8 episodes" in said
-    assert "evaluation third: no score over 0 episodes" in said
+    assert "evaluation third: no score, for none of its episodes was done\n" in said
+    assert "None" not in said
     assert "iteration 1  sampled reward 0.250 " in said
     with Recorder(run_dir, config, ManualClock(), stream=stream, registry=STRICT) as recorder:
         recorder.evaluation(1, evaluation(0.25, 1, 8) | other, is_greedy=True)

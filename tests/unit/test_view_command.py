@@ -68,7 +68,7 @@ def test_a_running_run_is_shown_as_it_is_at_the_moment(
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["config.toml", "ledger.db", "ledger.db-wal", "payload"]
     assert cli.main(["audit", str(tmp_path)]) == 3  # a moment of it could not be judged
-    assert "is in use" in capsys.readouterr().err
+    assert "is still going on" in capsys.readouterr().err
     running.train(4, "Which city?")
     assert cli.main(["audit", str(running.close())]) == 0
 
@@ -95,17 +95,47 @@ def test_failed_episodes_are_found_without_knowing_their_group(
         assert "outcome:    env_error" in shown
         assert "error:      bang" in shown
         assert "\x1b" not in shown
+        assert "reward:     none" in shown, "never a zero reward"
     for choice, said in (
-        (["--group", "1"], "has no group 1 with a failed episode"),
-        (["--lease", "1"], "has no lease 1 with a failed episode: its only lease is 1"),
+        (["--group", "9"], "has no group 9"),
+        (["--lease", "9"], "has no lease 9: its only lease is 1"),
         (["--task", "t9"], "has no episode of task t9; it has t0, t1"),
     ):
         assert cli.main(["view", run, "--failed", *choice]) == 65
         assert said in capsys.readouterr().err
-    for choice in (["--task", "t0"], ["--task", "t0", "--last", "1"], ["--task", "t0", "--json"]):
+    task = ["--task", "t0"]
+    for choice in (
+        *(["--group", "1"], ["--lease", "1"], ["--best", "1", *task]),
+        *(task, [*task, "--last", "1"], [*task, "--json"]),
+    ):
         assert cli.main(["view", run, "--failed", *choice]) == 0
         out, err = capsys.readouterr()
         assert (out, err) == ("", f"agentrl: {run} has no such episode that failed\n")
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ([], "no episode that is done yet"),
+        (["--best", "1"], "no episode that is done yet"),
+        (["--json"], "no episode yet"),
+        (["--failed"], "no such episode that failed"),
+    ],
+)
+def test_a_run_without_an_episode_has_nothing_to_show_and_that_is_no_error(
+    choice: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(ViewedRun(tmp_path).close())
+    assert cli.main(["view", run, *choice]) == 0
+    assert capsys.readouterr() == ("", f"agentrl: {run} has {said}\n")
+
+
+def test_a_group_of_another_task_is_there_and_has_no_episode_to_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(with_failures(tmp_path))
+    assert cli.main(["view", run, "--group", "1", "--task", "t1"]) == 0
+    assert capsys.readouterr() == ("", f"agentrl: {run} has no such episode of task t1\n")
 
 
 def test_a_group_that_was_judged_in_vain_counts_as_failed(

@@ -7,10 +7,12 @@ import pytest
 
 from agentrl.buffer.store import segments_in
 from agentrl.errors import StoreError
-from agentrl.types import SpanKind, Task
+from agentrl.types import EpisodeReport, Outcome, SpanKind, StopReason, Task
 from agentrl.view.choice import Choice, Line, choose
 from agentrl.view.episodes import read_episodes
-from agentrl.wire.messages import Tasks
+from agentrl.view.html import page
+from agentrl.view.tokenizer import load_vocab
+from agentrl.wire.messages import Finished, Tasks
 from tests.unit.viewed_run import ViewedRun, headings, text, trained, trajectory
 
 pytestmark = pytest.mark.slow
@@ -142,7 +144,9 @@ def test_an_episode_whose_group_is_not_judged_has_no_advantage(tmp_path: Path) -
     run.say("driver", Tasks([Task("t", {})], 1))
     (first, second) = read_episodes(run.close(), Choice(group="1"))
     assert first.advantage is second.advantage is None
-    assert "advantage:  -" in text(tmp_path, group="1")
+    shown = text(tmp_path, group="1")
+    assert "advantage:  -" in shown
+    assert shown.count("outcome:    not ended") == shown.count("reward:     none") == 2
 
 
 def test_ages_are_those_of_the_lease_that_trained_the_token(tmp_path: Path) -> None:
@@ -175,8 +179,35 @@ def test_a_run_that_kept_nothing_says_why_and_still_shows_facts(tmp_path: Path) 
 
 def test_a_run_without_a_done_episode_does_not_blame_the_bound(tmp_path: Path) -> None:
     run = ViewedRun(tmp_path)
-    with pytest.raises(StoreError, match="none of its 0 episodes is done"):
-        read_episodes(run.close(), Choice())
+    run.say("driver", Tasks([Task("t", {})], 1))
+    assert read_episodes(run.close(), Choice()) == []
+
+
+def test_an_episode_that_is_not_done_has_no_reward(tmp_path: Path) -> None:
+    run = ViewedRun(tmp_path)
+    episode, _ = run.mint("Which river?")
+    filtered = EpisodeReport(episode.id, Outcome.FILTERED, StopReason.CONTEXT_LIMIT, [])
+    run.say("worker", Finished(filtered))
+    run.close()
+    shown = read_episodes(tmp_path, Choice(group="1"))
+    assert [each.row.outcome for each in shown] == [Outcome.FILTERED, None]
+    assert [(each.reward, each.roles) for each in shown] == [(None, {})] * 2
+    assert text(tmp_path, group="1").count("reward:     none") == 2
+    made = page("run", shown, load_vocab(tmp_path), tokens=False)
+    assert made.count("<dt>reward</dt><dd>none</dd>") == 2
+
+
+def test_an_episode_without_a_reward_ranks_below_every_other() -> None:
+    lines = [
+        Line((1, 0), 1, None, False, False, failed=True),
+        Line((2, 0), 1, -1.0, True, True, failed=True),
+        Line((3, 0), 1, 0.0, True, True, failed=True),
+    ]
+    for choice, mints in (
+        (Choice(best=3, failed=True), [3, 2, 1]),
+        (Choice(worst=1, failed=True), [1]),
+    ):
+        assert [mint for mint, _ in choose(choice, lines, Path())] == mints
 
 
 def test_only_the_newest_trajectories_are_kept_within_the_bound(tmp_path: Path) -> None:

@@ -177,8 +177,8 @@ def _told(trial: _EnvTrial, what: str, error: BaseException) -> str:
     if trial.doing != "step" or "returned" in said:
         return said
     return (
-        f"{said}: what the policy did wrong is to be told to it, as a message (by a tool: "
-        "`raise ToolError(...)`), or to be worth no reward"
+        f"{said}: if this is a bug, mend it; if the policy made a mistake, tell it so in a message "
+        "(a tool does by `raise ToolError(...)`), or give it a reward of 0"
     )
 
 

@@ -124,7 +124,7 @@ def findings(
         except RaisedError as error:
             problem = None if has_raised else str(error)
             if has_raised:
-                trial.share.remark("what is said above came in the way")
+                trial.share.remark("not tried to its end: the error that is told above ended it")
             has_raised = True
         yield Finding(promise, problem, None if problem else trial.share.note)
 

@@ -166,7 +166,7 @@ class TemplateFormat:
         end = self.vocab.control[parts[at]] if at < len(parts) else self._end_ids[is_call]
         return [*self.vocab.encode_trusted("".join(parts[:at])), end]
 
-    # ---- what is learnt of the template ----
+    # ---- what the template tells ----
 
     def _opener_of(self, closed: str, opened: str) -> str:
         """What the opened rendering has more, from its first control token on; where that is
