@@ -21,8 +21,9 @@ __all__ = ["ABOUT", "add_arguments", "explain_flags"]
 
 ABOUT = """\
 Reads a launch script in slime's style, runs nothing of it, and tells of each flag whether it works
-here, is already so, or is refused and what to use instead; then the line to run, without what is
-refused. Flags may be given in place of a script, behind `--`:
+here, is already so, is noted (accepted, and not needed or not used here), or is refused and what to
+use instead; then the line to run, without what is refused. Flags may be given in place of a
+script, behind `--`:
 
     agentrl explain-flags scripts/run-qwen3-4B.sh
     agentrl explain-flags -- --colocate --lr 1e-6

@@ -29,7 +29,9 @@ from agentrl.errors import ConfigError
 
 __all__ = ["Explained", "explain"]
 
-Answer = Literal["works", "already so", "refused", "unknown"]
+Answer = Literal["works", "already so", "noted", "refused", "unknown"]
+_SO = "already so: "
+_NOT = ("not needed: ", "not used: ")
 _FILE = "--config"
 _PASSED_ON = {
     "megatron": "Read by the learner, under Megatron's own name",
@@ -39,7 +41,8 @@ _PASSED_ON = {
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """One flag with its words. `says`: what it means, why it is already so, or what to use."""
+    """One flag with its words. `noted`: accepted, and not needed or not used here. `says`: what it
+    means, why it is already so or noted, or what to use."""
 
     flag: str
     values: tuple[Argument, ...]
@@ -187,13 +190,12 @@ def _explained(
     if refused:
         says = " ".join(_bare(line, flag, values) for line in refused)
         return Explained(flag, values, "refused", says)
-    notes = [
-        _bare(line, flag, values).removeprefix("already so: ")
-        for line in (*settled.notes, *answers.notes(read.asked))
-    ]
+    notes = [_bare(line, flag, values) for line in (*settled.notes, *answers.notes(read.asked))]
+    told = " ".join(note.removeprefix(_SO) for note in notes)
     if not read.values and notes:
-        return Explained(flag, values, "already so", " ".join(notes))
-    return Explained(flag, values, "works", " ".join([*notes, _meaning(flag, read)]))
+        is_noted = any(note.startswith(_NOT) for note in notes)
+        return Explained(flag, values, "noted" if is_noted else "already so", told)
+    return Explained(flag, values, "works", " ".join(filter(None, (told, _meaning(flag, read)))))
 
 
 def _bare(line: str, flag: str, values: tuple[Argument, ...]) -> str:
