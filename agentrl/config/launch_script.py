@@ -201,6 +201,8 @@ class _Reader:
         reason = "lacks its backslash"
         if ended.trailing:
             reason = "ends with a backslash and a blank, which continues nothing"
+        elif ended.commented:
+            reason = "has a comment, which ends the command as in a shell, its backslash included"
         place = f"{self._variables.here}:{ended.last_line}: this line {reason}"
         if command is None or not command.words or not _is_argument(command.words[0]):
             self.broken += [f"{place}: a shell passes the blank"] if ended.trailing else []
