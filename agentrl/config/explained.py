@@ -17,7 +17,7 @@ import msgspec
 
 from agentrl.config import answers
 from agentrl.config.agreements import settle
-from agentrl.config.command_line import Program, read_flags
+from agentrl.config.command_line import Program, num_values, read_flags
 from agentrl.config.fields import Field, own_fields, synchronous_values
 from agentrl.config.files import read_file
 from agentrl.config.given import GivenFlags
@@ -143,11 +143,12 @@ def _of_file(path: str | None) -> GivenFlags | None:
 
 
 def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument, ...]]]:
-    """Each flag with the words up to the next. A list that nobody knows stands for itself."""
+    """Each flag with the words up to the next. A list that nobody knows stands for itself, and so
+    does a word behind a flag that has all its values: it may hold a flag, or nothing."""
     flag = ""
     values: list[Argument] = []
     for argument in arguments:
-        is_list = argument.many
+        is_list = argument.many or (not argument.known and _is_complete(flag, values))
         if argument.text.startswith("--") or is_list:
             if flag or values:
                 yield flag, tuple(values)
@@ -157,6 +158,12 @@ def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument
             values.append(argument)
     if flag or values:
         yield flag, tuple(values)
+
+
+def _is_complete(flag: str, values: list[Argument]) -> bool:
+    """Whether a flag takes no further word."""
+    num = num_values(flag) if flag else None
+    return num is not None and len(values) >= num
 
 
 def _parted(argument: Argument) -> tuple[str, str, Argument]:
