@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from agentrl.cli.explain_shell import to_set
 from agentrl.cli.view import until_the_reader_leaves
 from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import PROGRAMS, Argument, LaunchScript, read_script
@@ -96,10 +97,21 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
     left = [one for one in found if one.answer != "refused"]
     removed = f" (without what is refused: {counts['refused']})" if counts["refused"] else ""
     yield f"the line to run{removed}; with --dry-run it is checked with model and data:"
-    if not all(word.known for one in left for word in one.words):
-        yield "(a shell has to know what is unknown in it)"
+    yield from _to_set(script, left)
     yield ""
     yield " \\\n".join([f"python {program}.py", *(f"    {_line(one)}" for one in left)])
+
+
+def _to_set(script: LaunchScript, left: list[Explained]) -> Iterator[str]:
+    """What a shell needs to fill in what is unknown in the line."""
+    shown = [one for one in left if not _is_hidden(one)]
+    needs = [name for one in shown for word in one.words for name in word.needs]
+    first = list(to_set(script, needs, [_variable(one.flag) for one in left if _is_hidden(one)]))
+    if first:
+        yield "a shell fills in what is unknown in it; one that does not have it is told first:"
+        yield from (f"    {command}" for command in first)
+    elif not all(word.known for one in shown for word in one.words):
+        yield "(the shell that runs it fills in what is unknown in it)"
 
 
 def _lists(found: list[Explained]) -> list[str]:
@@ -110,9 +122,18 @@ def _lists(found: list[Explained]) -> list[str]:
 def _line(one: Explained) -> str:
     """A flag as a shell takes it; what only a run can tell stays for that shell to fill in, and so
     does a secret."""
-    if one.value and _is_secret(one.flag):
-        return f'{one.flag} "${{{one.flag.strip("-").replace("-", "_").upper()}}}"'
+    if _is_hidden(one):
+        return f'{one.flag} "${{{_variable(one.flag)}}}"'
     return " ".join(word.text if not word.known else shlex.quote(word.text) for word in one.words)
+
+
+def _is_hidden(one: Explained) -> bool:
+    return bool(one.value) and _is_secret(one.flag)
+
+
+def _variable(flag: str) -> str:
+    """The variable that has the value of a secret."""
+    return flag.strip("-").replace("-", "_").upper()
 
 
 def _row(flag: str, value: str, answer: str, says: str) -> Iterable[str]:

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.config.script_file import MAX_BYTES, placed, text_of
 from agentrl.config.shell import DECLARING, Command, commands
 from agentrl.config.shell_values import Argument
 from agentrl.config.shell_variables import Variables
@@ -27,7 +28,6 @@ __all__ = ["MAX_BYTES", "PROGRAMS", "Argument", "LaunchScript", "read_script"]
 
 Program = Literal["train", "train_async"]
 PROGRAMS: dict[str, Program] = {"train.py": "train", "train_async.py": "train_async"}
-MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 16
 _MAX_FILES = 200
 _MAX_COMMANDS = 100_000
@@ -40,13 +40,15 @@ _ENDS = frozenset({"exit", "exec", "return"})
 
 class LaunchScript(msgspec.Struct, frozen=True):
     """What a script passes. `unknown`: what only a run can tell; `broken`: what is wrong with the
-    script itself. Lines of both name their file and line."""
+    script itself. Lines of both name their file and line. `set_in`: the file that sets a variable
+    last, by name."""
 
     path: Path
     program: Program
     arguments: tuple[Argument, ...]
     unknown: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    set_in: dict[str, Path] = {}
 
     @property
     def argv(self) -> list[str]:
@@ -66,7 +68,8 @@ def read_script(path: Path) -> LaunchScript:
         raise ConfigError(f"{path} calls a program of training in {places}; keep one of them")
     _, program, arguments = reader.found[0]
     broken = tuple(dict.fromkeys(reader.broken))
-    return LaunchScript(path, program, arguments, tuple(dict.fromkeys(reader.unknown)), broken)
+    unknown = tuple(dict.fromkeys(reader.unknown))
+    return LaunchScript(path, program, arguments, unknown, broken, reader.set_in)
 
 
 class _Reader:
@@ -92,14 +95,19 @@ class _Reader:
         self._files += 1
         if len(within) == _MAX_DEPTH or self._files > _MAX_FILES:
             raise ConfigError(f"{path} is one file too many: it sources too many others")
-        text, before = _text_of(path), self._variables.here
+        text, before = text_of(path), self._variables.here
         self._variables.here = path
         try:
             self._follow_all(commands(text), [*within, path.resolve()])
         except ConfigError as error:
-            raise ConfigError(_placed(path, str(error), self._variables.line)) from None
+            raise ConfigError(placed(path, str(error), self._variables.line)) from None
         finally:
             self._variables.here = before
+
+    @property
+    def set_in(self) -> dict[str, Path]:
+        """The file that set a variable last."""
+        return self._variables.set_in
 
     def end(self) -> None:
         """No command follows."""
@@ -359,35 +367,3 @@ def _is_argument(word: Word) -> bool:
     first = word.parts[0] if word.parts else None
     is_list = first is not None and first.kind == "variable" and first.text.endswith(("[@]", "[*]"))
     return is_list or word.text.startswith("--")
-
-
-def _text_of(path: Path) -> str:
-    if (kind := kind_of(path)) != "a file":
-        raise ConfigError(f"{path} is {kind}, not a script")
-    try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ConfigError(f"{path} has {size} bytes; a launch script has at most {MAX_BYTES}")
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{path}:{line} is no text in UTF-8: byte {data[error.start]:#x}; save it as UTF-8"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if "\0" in text:
-        raise ConfigError(f"{path} is no text: it holds a NUL byte")
-    if text.startswith("\ufeff"):
-        raise ConfigError(
-            f"{path} begins with a byte order mark, which a shell takes for part of a word; save "
-            "it without"
-        )
-    return text
-
-
-def _placed(path: Path, text: str, line: int) -> str:
-    """An error with its file, as `FILE:LINE: ...`."""
-    if found := re.match(r"line (\d+): ", text):
-        return f"{path}:{found[1]}: {text[found.end() :]}"
-    return text if str(path) in text or "/" in text else f"{path}:{line}: {text}"
