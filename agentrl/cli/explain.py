@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentrl.cli.explain_shell import to_set
 from agentrl.cli.view import until_the_reader_leaves
+from agentrl.config.env_vars import advice_on_environment
 from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import PROGRAMS, Argument, LaunchScript, read_script
 from agentrl.config.secrets import secret_names
@@ -88,6 +89,7 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
     yield f"{len(found)} flags: " + ", ".join(f"{n} {answer}" for answer, n in counts.items())
     for title, lines in (("broken", script.broken), ("unknown", script.unknown)):
         yield from (f"{title}: {line}" for line in lines)
+    yield from _environment(script, found)
     if lists := _lists(found):
         yield (
             f"not answered: the flags in {', '.join(lists)}; give what stands there behind "
@@ -100,6 +102,16 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
     yield from _to_set(script, left)
     yield ""
     yield " \\\n".join([f"python {program}.py", *(f"    {_line(one)}" for one in left)])
+
+
+def _environment(script: LaunchScript, found: list[Explained]) -> Iterator[str]:
+    """The variables that the script sets for its program, and that no --env-vars of it names."""
+    words = [word.text for one in found if one.flag == "--env-vars" for word in one.values]
+    given = {word.partition("=")[0] for word in words}
+    left = {name: word for name, word in script.environment.items() if name not in given}
+    if left:
+        yield f"environment: the script sets {', '.join(left)}; the line to run does not:"
+        yield from (f"    {line}" for line in advice_on_environment(left))
 
 
 def _to_set(script: LaunchScript, left: list[Explained]) -> Iterator[str]:

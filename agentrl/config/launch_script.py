@@ -16,9 +16,10 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.config.script_environment import UnreadEnvironmentError, environment_of
 from agentrl.config.script_file import MAX_BYTES, placed, text_of
 from agentrl.config.shell import DECLARING, Command, commands
-from agentrl.config.shell_values import Argument
+from agentrl.config.shell_values import Argument, plain
 from agentrl.config.shell_variables import Variables
 from agentrl.config.shell_words import NAME, Word
 from agentrl.errors import ConfigError
@@ -41,7 +42,8 @@ _ENDS = frozenset({"exit", "exec", "return"})
 class LaunchScript(msgspec.Struct, frozen=True):
     """What a script passes. `unknown`: what only a run can tell; `broken`: what is wrong with the
     script itself. Lines of both name their file and line. `set_in`: the file that sets a variable
-    last, by name."""
+    last, by name; `environment`: what it sets in that of the program, by name, as words for
+    --env-vars."""
 
     path: Path
     program: Program
@@ -49,6 +51,7 @@ class LaunchScript(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     set_in: dict[str, Path] = {}
+    environment: dict[str, Argument] = {}
 
     @property
     def argv(self) -> list[str]:
@@ -69,7 +72,9 @@ def read_script(path: Path) -> LaunchScript:
     _, program, arguments = reader.found[0]
     broken = tuple(dict.fromkeys(reader.broken))
     unknown = tuple(dict.fromkeys(reader.unknown))
-    return LaunchScript(path, program, arguments, unknown, broken, reader.set_in)
+    return LaunchScript(
+        path, program, arguments, unknown, broken, reader.set_in, reader.environment
+    )
 
 
 class _Reader:
@@ -79,6 +84,8 @@ class _Reader:
         self.found: list[tuple[int, Program, tuple[Argument, ...]]] = []
         self.unknown: list[str] = []
         self.broken: list[str] = []
+        self.environment: dict[str, Argument] = {}
+        self._exported: dict[str, None] = {}
         self._variables = Variables(path)
         self._functions: dict[str, tuple[int, list[Command]]] = {}
         self._locals: list[dict[str, object]] = []
@@ -194,12 +201,27 @@ class _Reader:
         arguments = found[program[0] + 1 :]
         self.found.append((command.line, program[1], tuple(arguments)))
         self.unknown += self._variables.notes
+        self._note_environment(command, program[0])
         if command.in_loop:
             self.unknown.append(
                 f"{self._variables.here}:{command.line}: the program runs in a loop; these are "
                 "the words of its first round"
             )
         self._last = command
+
+    def _note_environment(self, command: Command, num_before: int) -> None:
+        variables = self._variables
+        exported = {name: variables.values.get(name) for name in self._exported}
+        for each in command.assignments:
+            text = variables.text_of(each.value)
+            exported[each.name] = None if text is None else plain(text)
+        words = (variables.expand(word) for word in command.words if word.parts)
+        before = [value for fields in words for value in fields.values()][:num_before]
+        try:
+            self.environment = environment_of(exported, before)
+        except UnreadEnvironmentError:
+            place = f"{variables.here}:{command.line}"
+            self.unknown.append(f"{place}: --runtime-env-json is not read: it is no JSON object")
 
     def _after_program(self, command: Command | None) -> None:
         """A command of arguments alone, behind the program's: a shell does not pass them."""
@@ -234,6 +256,11 @@ class _Reader:
         variables, name = self._variables, command.words[0].raw
         texts = [variables.text_of(word) for word in command.words[1:]]
         flags = "".join(text for text in texts if text and text[0] in "-+")
+        if name == "export":
+            names = [each.name for each in command.assignments]
+            self._exported |= dict.fromkeys(
+                [*names, *(t for t in texts if t and NAME.fullmatch(t))]
+            )
         is_local = bool(self._locals) and name != "export" and name != "readonly"
         for assignment in command.assignments:
             if is_local and "g" not in flags:
