@@ -1,5 +1,5 @@
 """The environment that a launch script gives to its program: what it exports, what stands before
-the command, and the `env_vars` of Ray's `--runtime-env-json`, which lies over both.
+the command, and the `env_vars` of Ray's runtime environment, which lie over both.
 
 Each variable is a word as `--env-vars` takes it: NAME=VALUE, where a part of the value that only a
 run can tell stays for a shell to fill in; or NAME alone, where nothing of it is known.
