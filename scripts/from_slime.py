@@ -76,7 +76,7 @@ def _now(row: FlagAnswer) -> str:
         waiting = f"; other values wait: {', '.join(row.refuses)}" if row.refuses else ""
         return (f"differs: {row.differs}" if row.differs else "as in slime") + waiting
     if row.state == "noted":
-        return f"already so: {row.says}" + (f"; differs: {row.differs}" if row.differs else "")
+        return f"{row.lead}: {row.says}" + (f"; differs: {row.differs}" if row.differs else "")
     return f"waits for {answers.missing()[row.waits].what}" if row.waits else f"refused: {row.says}"
 
 
@@ -162,7 +162,10 @@ def noted() -> Iterator[str]:
         flag = name.replace("--", "--no-", 1) if row.accepts == ("false",) else name
         values = " or ".join(f"`{value}`" for value in row.accepts if row.takes)
         otherwise = f"; refused: {row.otherwise}" if row.rule and row.otherwise else ""
-        yield f"| `{flag}` | {AGREES if row.rule else values} | {cell(row.says + otherwise)} |"
+        lead = "" if row.lead == "already so" else f"{row.lead}: "
+        unused = f"; {' and '.join(row.unused)} is not used" if row.unused else ""
+        why = cell(lead + row.says + unused + otherwise)
+        yield f"| `{flag}` | {AGREES if row.rule else values} | {why} |"
 
 
 def renamed() -> Iterator[str]:

@@ -86,7 +86,7 @@ def judged(promise: Promise) -> Judged:
     if told:
         state: State = "not yet" if any(map(_waits, told)) else "refused"
         return Judged(state, "; ".join(dict.fromkeys(told)), test)
-    already = [one.says for one in found if one.answer == "already so"]
+    already = [one.says for one in found if one.answer in ("already so", "noted")]
     return Judged("works", "; ".join(already) if len(already) == len(found) else "", test)
 
 

@@ -156,7 +156,7 @@ def _reason(flag: Flag, row: FlagAnswer | None) -> tuple[str, str]:
     if row.renamed:
         return "renamed", f"it is {row.renamed} here"
     if row.state == "noted":
-        return "already so", row.says
+        return row.lead, row.says
     return "refused", row.says or f"it waits for {answers.missing()[row.waits].what}"
 
 

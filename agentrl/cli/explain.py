@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from agentrl.cli.explain_shell import to_set
 from agentrl.cli.view import until_the_reader_leaves
+from agentrl.config.env_vars import advice_on_environment
 from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import PROGRAMS, Argument, LaunchScript, read_script
 from agentrl.config.secrets import secret_names
@@ -21,8 +23,9 @@ __all__ = ["ABOUT", "add_arguments", "explain_flags"]
 
 ABOUT = """\
 Reads a launch script in slime's style, runs nothing of it, and tells of each flag whether it works
-here, is already so, or is refused and what to use instead; then the line to run, without what is
-refused. Flags may be given in place of a script, behind `--`:
+here, is already so, is noted (accepted, and not needed or not used here), or is refused and what to
+use instead; then the line to run, without what is refused. Flags may be given in place of a
+script, behind `--`:
 
     agentrl explain-flags scripts/run-qwen3-4B.sh
     agentrl explain-flags -- --colocate --lr 1e-6
@@ -86,6 +89,7 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
     yield f"{len(found)} flags: " + ", ".join(f"{n} {answer}" for answer, n in counts.items())
     for title, lines in (("broken", script.broken), ("unknown", script.unknown)):
         yield from (f"{title}: {line}" for line in lines)
+    yield from _environment(script, found)
     if lists := _lists(found):
         yield (
             f"not answered: the flags in {', '.join(lists)}; give what stands there behind "
@@ -95,10 +99,31 @@ def _page(script: LaunchScript, program: str, found: list[Explained]) -> Iterato
     left = [one for one in found if one.answer != "refused"]
     removed = f" (without what is refused: {counts['refused']})" if counts["refused"] else ""
     yield f"the line to run{removed}; with --dry-run it is checked with model and data:"
-    if not all(word.known for one in left for word in one.words):
-        yield "(a shell has to know what is unknown in it)"
+    yield from _to_set(script, left)
     yield ""
     yield " \\\n".join([f"python {program}.py", *(f"    {_line(one)}" for one in left)])
+
+
+def _environment(script: LaunchScript, found: list[Explained]) -> Iterator[str]:
+    """The variables that the script sets for its program, and that no --env-vars of it names."""
+    words = [word.text for one in found if one.flag == "--env-vars" for word in one.values]
+    given = {word.partition("=")[0] for word in words}
+    left = {name: word for name, word in script.environment.items() if name not in given}
+    if left:
+        yield f"environment: the script sets {', '.join(left)}; the line to run does not:"
+        yield from (f"    {line}" for line in advice_on_environment(left))
+
+
+def _to_set(script: LaunchScript, left: list[Explained]) -> Iterator[str]:
+    """What a shell needs to fill in what is unknown in the line."""
+    shown = [one for one in left if not _is_hidden(one)]
+    needs = [name for one in shown for word in one.words for name in word.needs]
+    first = list(to_set(script, needs, [_variable(one.flag) for one in left if _is_hidden(one)]))
+    if first:
+        yield "a shell fills in what is unknown in it; one that does not have it is told first:"
+        yield from (f"    {command}" for command in first)
+    elif not all(word.known for one in shown for word in one.words):
+        yield "(the shell that runs it fills in what is unknown in it)"
 
 
 def _lists(found: list[Explained]) -> list[str]:
@@ -109,9 +134,18 @@ def _lists(found: list[Explained]) -> list[str]:
 def _line(one: Explained) -> str:
     """A flag as a shell takes it; what only a run can tell stays for that shell to fill in, and so
     does a secret."""
-    if one.value and _is_secret(one.flag):
-        return f'{one.flag} "${{{one.flag.strip("-").replace("-", "_").upper()}}}"'
+    if _is_hidden(one):
+        return f'{one.flag} "${{{_variable(one.flag)}}}"'
     return " ".join(word.text if not word.known else shlex.quote(word.text) for word in one.words)
+
+
+def _is_hidden(one: Explained) -> bool:
+    return bool(one.value) and _is_secret(one.flag)
+
+
+def _variable(flag: str) -> str:
+    """The variable that has the value of a secret."""
+    return flag.strip("-").replace("-", "_").upper()
 
 
 def _row(flag: str, value: str, answer: str, says: str) -> Iterable[str]:

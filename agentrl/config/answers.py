@@ -2,8 +2,9 @@
 
 The rows stand in `tables/answers.toml`: slime's own flags, the names of Megatron, SGLang and its
 router that slime's scripts pass, and other projects' names for what agentrl has. Of each there is
-one of three answers: it works; it is already so (noted: accepted, told in one line, and nothing
-changes); or it is refused with what to use instead. A name in the table is never guessed at.
+one of three answers: it works; it is noted (accepted, told in one line, and nothing changes: it is
+already so, or not needed or used here); or it is refused with what to use instead. A name in the
+table is never guessed at.
 
 A table is read when a name needs it: most starts pass none.
 """
@@ -69,6 +70,7 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     instead    works: values to which slime gives a meaning of their own, with what to use here;
                noted: values that wait for nothing, with why they are refused
     lead       noted: how the line begins; what is "not needed" or "not used" may be off as well
+    unused     noted: of what it accepts, the values that are "not used", whatever `lead` says
     differs    in what it differs from slime, and stays so
     cause      of a difference that is told at start where the flag is given: with others in one
                line, whose text stands under this name in `[causes]`; none: in its own words
@@ -87,7 +89,8 @@ class FlagAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     waits: str = ""
     refuses: dict[str, str] = {}
     instead: dict[str, str] = {}
-    lead: str = "already so"
+    lead: Literal["already so", "not needed", "not used"] = "already so"
+    unused: tuple[str, ...] = ()
     differs: str = ""
     cause: str = ""
     same: tuple[str, ...] = ()
@@ -153,6 +156,11 @@ class Asked(msgspec.Struct, frozen=True):
         row = self.row
         shown = row.takes and (row.accepts or row.rule or row.refuses or row.instead)
         return " ".join((self.spelled, *(self.words if shown else ())))
+
+    @property
+    def lead(self) -> str:
+        """How the line of a noted flag begins."""
+        return "not used" if " ".join(self.words) in self.row.unused else self.row.lead
 
 
 @functools.cache
@@ -254,7 +262,7 @@ def notes(asked: Iterable[Asked]) -> Iterator[str]:
         if one.row.renamed:
             yield f"{one.spelled} is {one.row.renamed} here: {one.row.says}"
         elif one.row.state == "noted" and not one.row.rule and _is_so(one):
-            yield f"{one.text}: {one.row.lead}: {one.row.says}"
+            yield f"{one.text}: {one.lead}: {one.row.says}"
         elif one.row.state == "refused" and _is_off(one):
             yield f"{one.spelled}: already so: it is off"
 

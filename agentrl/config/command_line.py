@@ -234,6 +234,27 @@ def _about_negated(name: str) -> str:
     return f"; {bare} takes a value: leave it out instead" if is_flag else ""
 
 
+def num_values(flag: str) -> int | None:
+    """How many words follow a flag; None where that is any number, or nobody's business (of one
+    that is unknown, or refused with any)."""
+    if (found := answers.row_of(flag)) is not None and found[1].state != "works":
+        row = found[1]
+        if row.renamed:
+            return num_values(row.renamed.split()[0])
+        return None if row.state == "refused" or row.takes == "many" else row.takes
+    return _nums_of_values().get(flag)
+
+
+@functools.cache
+def _nums_of_values() -> dict[str, int | None]:
+    return {
+        name: None if option.takes_many else int(const is None)
+        for option in _options().values()
+        for names, const in _spellings(option)
+        for name in names
+    }
+
+
 # ---- help ---------------------------------------------------------------------------------------
 
 

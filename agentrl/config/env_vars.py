@@ -6,14 +6,17 @@ NAME          the value that the program which starts the run has; written nowhe
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from agentrl.config.run import RunConfig
+from agentrl.config.shell_values import Argument
 
 __all__ = [
     "about_env_vars",
+    "advice_on_environment",
     "env_vars",
     "notes_on_env_vars",
     "train_env_vars",
@@ -29,6 +32,10 @@ _DEVICES = (
     "--actor-num-gpus-per-node), or export it before the run"
 )
 _BEFORE = "export it before the run, or before `ray start` on a cluster"
+_PATHS = (
+    "Megatron is an installed package here, so no path leads to it; for modules of your own "
+    f"{_BEFORE}, or give files by their path (path/to/file.py:name)"
+)
 _OURS = "the run sets it itself"
 _NCCL = (
     "learner and engines must agree on it, and SGLang decides it (--sglang-enable-symm-mem, "
@@ -80,6 +87,26 @@ def about_env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> 
             yield f"--train-env-vars {name}: {value!r:.60} is no text and no number"
     if any("\0" in text for text in (*config.env_vars, *map(str, config.train_env_vars.values()))):
         yield "--env-vars: a value holds the character of code 0, which no variable can"
+
+
+def advice_on_environment(words: Mapping[str, Argument]) -> Iterator[str]:
+    """How a run has the variables that a script sets for its program: a line with what to give, and
+    one for those that no flag may set. `words`: NAME=VALUE or NAME, by name."""
+    given = []
+    barred: dict[str, list[str]] = {}
+    for name, word in words.items():
+        if name == "PYTHONPATH":
+            barred.setdefault(_PATHS, []).append(name)
+        elif name in _TAKEN or name.startswith("AGENTRL_"):
+            barred.setdefault(_TAKEN.get(name, _OURS), []).append(name)
+        elif _SECRET.search(name):
+            given.append(name)
+        else:
+            given.append(shlex.quote(word.text) if word.known else word.text)
+    if given:
+        yield f"--env-vars {' '.join(given)} gives them to every process of the run, on every node"
+    for why, names in barred.items():
+        yield f"{', '.join(names)}: {why}"
 
 
 def without_secret_values(config: RunConfig) -> RunConfig:

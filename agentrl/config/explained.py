@@ -17,7 +17,7 @@ import msgspec
 
 from agentrl.config import answers
 from agentrl.config.agreements import settle
-from agentrl.config.command_line import Program, read_flags
+from agentrl.config.command_line import Program, num_values, read_flags
 from agentrl.config.fields import Field, own_fields, synchronous_values
 from agentrl.config.files import read_file
 from agentrl.config.given import GivenFlags
@@ -29,7 +29,9 @@ from agentrl.errors import ConfigError
 
 __all__ = ["Explained", "explain"]
 
-Answer = Literal["works", "already so", "refused", "unknown"]
+Answer = Literal["works", "already so", "noted", "refused", "unknown"]
+_SO = "already so: "
+_NOT = ("not needed: ", "not used: ")
 _FILE = "--config"
 _PASSED_ON = {
     "megatron": "Read by the learner, under Megatron's own name",
@@ -39,7 +41,8 @@ _PASSED_ON = {
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """One flag with its words. `says`: what it means, why it is already so, or what to use."""
+    """One flag with its words. `noted`: accepted, and not needed or not used here. `says`: what it
+    means, why it is already so or noted, or what to use."""
 
     flag: str
     values: tuple[Argument, ...]
@@ -140,11 +143,12 @@ def _of_file(path: str | None) -> GivenFlags | None:
 
 
 def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument, ...]]]:
-    """Each flag with the words up to the next. A list that nobody knows stands for itself."""
+    """Each flag with the words up to the next. A list that nobody knows stands for itself, and so
+    does a word behind a flag that has all its values: it may hold a flag, or nothing."""
     flag = ""
     values: list[Argument] = []
     for argument in arguments:
-        is_list = argument.many
+        is_list = argument.many or (not argument.known and _is_complete(flag, values))
         if argument.text.startswith("--") or is_list:
             if flag or values:
                 yield flag, tuple(values)
@@ -154,6 +158,12 @@ def _groups(arguments: Iterable[Argument]) -> Iterator[tuple[str, tuple[Argument
             values.append(argument)
     if flag or values:
         yield flag, tuple(values)
+
+
+def _is_complete(flag: str, values: list[Argument]) -> bool:
+    """Whether a flag takes no further word."""
+    num = num_values(flag) if flag else None
+    return num is not None and len(values) >= num
 
 
 def _parted(argument: Argument) -> tuple[str, str, Argument]:
@@ -187,13 +197,12 @@ def _explained(
     if refused:
         says = " ".join(_bare(line, flag, values) for line in refused)
         return Explained(flag, values, "refused", says)
-    notes = [
-        _bare(line, flag, values).removeprefix("already so: ")
-        for line in (*settled.notes, *answers.notes(read.asked))
-    ]
+    notes = [_bare(line, flag, values) for line in (*settled.notes, *answers.notes(read.asked))]
+    told = " ".join(note.removeprefix(_SO) for note in notes)
     if not read.values and notes:
-        return Explained(flag, values, "already so", " ".join(notes))
-    return Explained(flag, values, "works", " ".join([*notes, _meaning(flag, read)]))
+        is_noted = any(note.startswith(_NOT) for note in notes)
+        return Explained(flag, values, "noted" if is_noted else "already so", told)
+    return Explained(flag, values, "works", " ".join(filter(None, (told, _meaning(flag, read)))))
 
 
 def _bare(line: str, flag: str, values: tuple[Argument, ...]) -> str:

@@ -1,6 +1,6 @@
-"""Which weights a new run begins with, and whether `--load` names one that goes on.
+"""Which weights a new run begins with.
 
-    --load X --save X, and X has checkpoints of a run that is there    that run is continued
+    --load X --save X, and X has checkpoints of a run that is found    it goes on (`saved_by.py`)
     --load       checkpoints (weights and optimizer), a Hugging Face model (weights), or a
                  checkpoint in Megatron's own format (weights, and the optimizer where it is there)
     --ref-load   the same, where --load is not given or holds nothing of the kind
@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentrl.config.conditions import CONDITIONS
-from agentrl.config.fields import own_fields
-from agentrl.config.places import CHECKPOINT, MANIFEST, checkpoints_of, entries, id_of, newest_kept
-from agentrl.config.resume import has_begun
+from agentrl.config.places import CHECKPOINT, MANIFEST, entries, newest_kept
 from agentrl.config.run import RunConfig
+from agentrl.config.saved_by import loads_where_it_saves, way_on
 from agentrl.config.torch_dist import folder_of
 from agentrl.model_dir import CONFIG
 from agentrl.paths import kind_of
@@ -42,7 +41,6 @@ __all__ = [
     "megatrons_of",
     "models_of",
     "passengers_of",
-    "run_of_load",
     "wants_megatrons_optimizer",
     "with_first_weights",
     "without_load",
@@ -115,29 +113,11 @@ def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
     return {f: place for f, place in named.items() if place and _content(Path(place)) == content}
 
 
-def run_of_load(values: Mapping[str, Any]) -> Path | None:
-    """The run that goes on because it saved where `--load` and `--save` are, if that is so."""
-    load, name = values.get("load"), values.get("run_id")
-    if values.get("resume", "auto") != "auto":
-        return None
-    if not _loads_where_it_saves(values) or values.get("eval_only"):
-        return None
-    kept = newest_kept(Path(str(load)).absolute())
-    if kept is None or name not in (None, kept.run_id):
-        return None
-    root = Path(values.get("run_dir", own_fields()["run_dir"].default))
-    for run in (root / kept.run_id, *entries(root)):
-        if has_begun(run) and id_of(run) == kept.run_id:
-            saved = checkpoints_of(run.absolute()).resolve()
-            return run if saved == kept.directory.parent.resolve() else None
-    return None
-
-
 def without_load(values: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of a run that is continued, which was begun with `before`. A script that loads
     where it saves says how the run was to begin: its own folder is no other `--load`, and a
     `--ref-load` that was not there then is not missed now."""
-    if not _loads_where_it_saves(values):
+    if not loads_where_it_saves(values):
         return dict(values)
     dropped = {"load"}
     if "ref_load" not in before and not _has_reference({**before, **values}):
@@ -152,7 +132,7 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
     load, ref = values.get("load"), values.get("ref_load")
     kinds = {place: _content(Path(place)) for place in (load, ref) if place is not None}
     for place in kinds:
-        is_own = place == load and _loads_where_it_saves(values)
+        is_own = place == load and loads_where_it_saves(values)
         if kinds[place] == "checkpoints" and not is_own and not _has_manifest(Path(place)):
             kinds[place] = "nothing"
     missing = [
@@ -167,8 +147,9 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
         flag = "--load" if chosen == load else "--ref-load"
         brings = flag == "--load" and not any(map(values.get("megatron", {}).get, _WEIGHTS_ALONE))
         taken = f"{flag} {chosen}: {_taken(Path(chosen), kinds[chosen], brings)}"
-        if kinds[chosen] == "checkpoints" and _loads_where_it_saves(values):
-            taken += " (for that run to go on, its directory must be in --run-dir)"
+        kept = newest_kept(Path(chosen)) if loads_where_it_saves(values) else None
+        if kept is not None and (way := way_on(values, kept)):
+            taken += f" ({way})"
     else:
         taken = f"the first weights are those of --hf-checkpoint {values.get('hf_checkpoint')}"
     notes = [*missing, *([taken] if missing or chosen else []), *_on_save(values)]
@@ -201,11 +182,6 @@ def about_weights(config: RunConfig) -> Iterator[str]:
                 f"{flag} {place}: {_lacking(Path(place))}; name a Hugging Face model, a run, its "
                 "checkpoints, or a checkpoint of Megatron's"
             )
-
-
-def _loads_where_it_saves(values: Mapping[str, Any]) -> bool:
-    load, save = values.get("load"), values.get("save")
-    return bool(load and save) and Path(str(load)).resolve() == Path(str(save)).resolve()
 
 
 def _content(place: Path) -> _Content:

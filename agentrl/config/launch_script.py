@@ -16,8 +16,10 @@ from typing import Literal
 
 import msgspec
 
+from agentrl.config.script_environment import UnreadEnvironmentError, environment_of
+from agentrl.config.script_file import MAX_BYTES, placed, text_of
 from agentrl.config.shell import DECLARING, Command, commands
-from agentrl.config.shell_values import Argument
+from agentrl.config.shell_values import Argument, plain
 from agentrl.config.shell_variables import Variables
 from agentrl.config.shell_words import NAME, Word
 from agentrl.errors import ConfigError
@@ -27,7 +29,6 @@ __all__ = ["MAX_BYTES", "PROGRAMS", "Argument", "LaunchScript", "read_script"]
 
 Program = Literal["train", "train_async"]
 PROGRAMS: dict[str, Program] = {"train.py": "train", "train_async.py": "train_async"}
-MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 16
 _MAX_FILES = 200
 _MAX_COMMANDS = 100_000
@@ -40,13 +41,17 @@ _ENDS = frozenset({"exit", "exec", "return"})
 
 class LaunchScript(msgspec.Struct, frozen=True):
     """What a script passes. `unknown`: what only a run can tell; `broken`: what is wrong with the
-    script itself. Lines of both name their file and line."""
+    script itself. Lines of both name their file and line. `set_in`: the file that sets a variable
+    last, by name; `environment`: what it sets in that of the program, by name, as words for
+    --env-vars."""
 
     path: Path
     program: Program
     arguments: tuple[Argument, ...]
     unknown: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    set_in: dict[str, Path] = {}
+    environment: dict[str, Argument] = {}
 
     @property
     def argv(self) -> list[str]:
@@ -66,7 +71,10 @@ def read_script(path: Path) -> LaunchScript:
         raise ConfigError(f"{path} calls a program of training in {places}; keep one of them")
     _, program, arguments = reader.found[0]
     broken = tuple(dict.fromkeys(reader.broken))
-    return LaunchScript(path, program, arguments, tuple(dict.fromkeys(reader.unknown)), broken)
+    unknown = tuple(dict.fromkeys(reader.unknown))
+    return LaunchScript(
+        path, program, arguments, unknown, broken, reader.set_in, reader.environment
+    )
 
 
 class _Reader:
@@ -76,6 +84,8 @@ class _Reader:
         self.found: list[tuple[int, Program, tuple[Argument, ...]]] = []
         self.unknown: list[str] = []
         self.broken: list[str] = []
+        self.environment: dict[str, Argument] = {}
+        self._exported: dict[str, None] = {}
         self._variables = Variables(path)
         self._functions: dict[str, tuple[int, list[Command]]] = {}
         self._locals: list[dict[str, object]] = []
@@ -92,14 +102,19 @@ class _Reader:
         self._files += 1
         if len(within) == _MAX_DEPTH or self._files > _MAX_FILES:
             raise ConfigError(f"{path} is one file too many: it sources too many others")
-        text, before = _text_of(path), self._variables.here
+        text, before = text_of(path), self._variables.here
         self._variables.here = path
         try:
             self._follow_all(commands(text), [*within, path.resolve()])
         except ConfigError as error:
-            raise ConfigError(_placed(path, str(error), self._variables.line)) from None
+            raise ConfigError(placed(path, str(error), self._variables.line)) from None
         finally:
             self._variables.here = before
+
+    @property
+    def set_in(self) -> dict[str, Path]:
+        """The file that set a variable last."""
+        return self._variables.set_in
 
     def end(self) -> None:
         """No command follows."""
@@ -186,12 +201,27 @@ class _Reader:
         arguments = found[program[0] + 1 :]
         self.found.append((command.line, program[1], tuple(arguments)))
         self.unknown += self._variables.notes
+        self._note_environment(command, program[0])
         if command.in_loop:
             self.unknown.append(
                 f"{self._variables.here}:{command.line}: the program runs in a loop; these are "
                 "the words of its first round"
             )
         self._last = command
+
+    def _note_environment(self, command: Command, num_before: int) -> None:
+        variables = self._variables
+        exported = {name: variables.values.get(name) for name in self._exported}
+        for each in command.assignments:
+            text = variables.text_of(each.value)
+            exported[each.name] = None if text is None else plain(text)
+        words = (variables.expand(word) for word in command.words if word.parts)
+        before = [value for fields in words for value in fields.values()][:num_before]
+        try:
+            self.environment = environment_of(exported, before)
+        except UnreadEnvironmentError:
+            place = f"{variables.here}:{command.line}"
+            self.unknown.append(f"{place}: --runtime-env-json is not read: it is no JSON object")
 
     def _after_program(self, command: Command | None) -> None:
         """A command of arguments alone, behind the program's: a shell does not pass them."""
@@ -201,6 +231,8 @@ class _Reader:
         reason = "lacks its backslash"
         if ended.trailing:
             reason = "ends with a backslash and a blank, which continues nothing"
+        elif ended.commented:
+            reason = "has a comment, which ends the command as in a shell, its backslash included"
         place = f"{self._variables.here}:{ended.last_line}: this line {reason}"
         if command is None or not command.words or not _is_argument(command.words[0]):
             self.broken += [f"{place}: a shell passes the blank"] if ended.trailing else []
@@ -224,6 +256,11 @@ class _Reader:
         variables, name = self._variables, command.words[0].raw
         texts = [variables.text_of(word) for word in command.words[1:]]
         flags = "".join(text for text in texts if text and text[0] in "-+")
+        if name == "export":
+            names = [each.name for each in command.assignments]
+            self._exported |= dict.fromkeys(
+                [*names, *(t for t in texts if t and NAME.fullmatch(t))]
+            )
         is_local = bool(self._locals) and name != "export" and name != "readonly"
         for assignment in command.assignments:
             if is_local and "g" not in flags:
@@ -357,35 +394,3 @@ def _is_argument(word: Word) -> bool:
     first = word.parts[0] if word.parts else None
     is_list = first is not None and first.kind == "variable" and first.text.endswith(("[@]", "[*]"))
     return is_list or word.text.startswith("--")
-
-
-def _text_of(path: Path) -> str:
-    if (kind := kind_of(path)) != "a file":
-        raise ConfigError(f"{path} is {kind}, not a script")
-    try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ConfigError(f"{path} has {size} bytes; a launch script has at most {MAX_BYTES}")
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{path}:{line} is no text in UTF-8: byte {data[error.start]:#x}; save it as UTF-8"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if "\0" in text:
-        raise ConfigError(f"{path} is no text: it holds a NUL byte")
-    if text.startswith("\ufeff"):
-        raise ConfigError(
-            f"{path} begins with a byte order mark, which a shell takes for part of a word; save "
-            "it without"
-        )
-    return text
-
-
-def _placed(path: Path, text: str, line: int) -> str:
-    """An error with its file, as `FILE:LINE: ...`."""
-    if found := re.match(r"line (\d+): ", text):
-        return f"{path}:{found[1]}: {text[found.end() :]}"
-    return text if str(path) in text or "/" in text else f"{path}:{line}: {text}"

@@ -42,16 +42,19 @@ _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 
 
 class KeptCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint: after which iteration of which run, and when it was written."""
+    """A checkpoint: after which iteration of which run, and when it was written. `run_path`: where
+    that run's directory was then; empty where its manifest does not say."""
 
     directory: Path
     iteration: int
     run_id: str
     written: float
+    run_path: str = ""
 
 
 class _Manifest(msgspec.Struct):
     run_id: str
+    run_path: str = ""
 
 
 class _Envelope(msgspec.Struct):
@@ -150,6 +153,8 @@ def _kept(directory: Path) -> KeptCheckpoint | None:
     assert number is not None
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=_Envelope).manifest
-        return KeptCheckpoint(directory, int(number[1]), manifest.run_id, file.stat().st_mtime)
+        written = file.stat().st_mtime
+        run_id, run_path = manifest.run_id, manifest.run_path
+        return KeptCheckpoint(directory, int(number[1]), run_id, written, run_path)
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError):
         return None

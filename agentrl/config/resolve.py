@@ -30,7 +30,7 @@ from agentrl.config.edited import notes_on_edits
 from agentrl.config.facts import mode_of
 from agentrl.config.fields import own_fields, synchronous_values
 from agentrl.config.files import read_file
-from agentrl.config.first_weights import run_of_load, with_first_weights, without_load
+from agentrl.config.first_weights import with_first_weights, without_load
 from agentrl.config.given import GivenFlags
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.places import check_run_id, with_places
@@ -42,6 +42,7 @@ from agentrl.config.renames import under_written_names, written_names
 from agentrl.config.resume import find_run
 from agentrl.config.rollouts import with_one_half
 from agentrl.config.run import RunConfig
+from agentrl.config.saved_by import run_of_load
 from agentrl.config.stored import refuse_changes
 from agentrl.config.unread import for_evaluation, is_read
 from agentrl.config.validate import validate
@@ -249,7 +250,10 @@ def _continued(
         values = _synchronous(values, refused)
     values, apart = with_one_half(values)
     config = RunConfig(**with_places(_with_row_keys(values)))
-    notes = refuse_changes(RunConfig(**with_places(before)), config, run)
+    stored = RunConfig(**with_places(before))
+    # One who changes the place of the checkpoints has another --save already.
+    save = given.get("save") if config.save == stored.save else None
+    notes = refuse_changes(stored, config, run, save=save)
     edits = [] if record is None else notes_on_edits(record.files, config)
     return config, [f"continuing {run}", *apart, *notes, *edits]
 

@@ -44,7 +44,8 @@ class Assignment(msgspec.Struct, frozen=True):
 
 class Command(msgspec.Struct, frozen=True):
     """A simple command from its first line to its last. `function`: name and line of the function
-    whose body it belongs to; `redirected`: its output goes elsewhere."""
+    whose body it belongs to; `redirected`: its output goes elsewhere; `commented`: a comment ends
+    it, which no backslash continues."""
 
     line: int
     last_line: int
@@ -54,6 +55,7 @@ class Command(msgspec.Struct, frozen=True):
     in_loop: bool = False
     function: tuple[str, int] | None = None
     redirected: bool = False
+    commented: bool = False
 
     @property
     def trailing(self) -> bool:
@@ -85,7 +87,7 @@ class CommandScanner(WordScanner):
         self._blocks: list[_Block] = []
         self._heredocs: list[tuple[Word, bool]] = []
         self._pending = ""
-        self._closed = False
+        self._closed = self._commented = False
 
     def commands(self) -> Iterator[Command]:
         joined, ended = False, ""
@@ -159,6 +161,7 @@ class CommandScanner(WordScanner):
             words=tuple(words),
             assignments=tuple(assigned),
             redirected=redirected,
+            commented=self._commented and operator in ("\n", "end"),
         ), operator
 
     def _placed(self) -> Command:
@@ -273,7 +276,7 @@ class CommandScanner(WordScanner):
     # ---- between words ------------------------------------------------------------------------
 
     def _blanks(self) -> None:
-        text = self._text
+        text, self._commented = self._text, False
         while self._at < len(text):
             if text[self._at] in " \t":
                 self._at += 1
@@ -282,6 +285,7 @@ class CommandScanner(WordScanner):
             elif text[self._at] == "#":
                 end = text.find("\n", self._at)
                 self._at = len(text) if end < 0 else end
+                self._commented = True
             else:
                 return
 

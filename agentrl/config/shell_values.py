@@ -27,6 +27,8 @@ __all__ = [
 
 MAX_CHARACTERS = 1024 * 1024
 _MAX_INTEGER = 2**63
+#: A variable in what a shell is given, not one that has a value anyway (`${NAME:-4}`).
+_VARIABLE = re.compile(r"(?<!\\)\$\{?[#!]?([A-Za-z_]\w*(?:\[[@*]\])?)(?!\w|:?[-=+])", re.ASCII)
 
 
 class ShellPiece(msgspec.Struct, frozen=True):
@@ -57,12 +59,14 @@ class Unset(msgspec.Struct, frozen=True):
 
 class Argument(msgspec.Struct, frozen=True):
     """A word for the program. Where it is not `known`, `text` is what a shell takes for it, with
-    its quotes; `many`: it stands for any number of words. `whys`: what is not known of it."""
+    its quotes; `many`: it stands for any number of words. `whys`: what is not known of it.
+    `needs`: the variables that a shell must have to fill it in, lists as `NAME[@]`."""
 
     text: str
     known: bool = True
     many: bool = False
     whys: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 def plain(text: str) -> Value:
@@ -126,7 +130,10 @@ def _argument(field: list[tuple[ShellPiece, bool]]) -> Argument:
         return Argument(text)
     many = any(piece.many for piece in value)
     whys = tuple(piece.why for piece in value if not piece.known)
-    return Argument(_source(value), known=False, many=many, whys=whys)
+    needs = dict.fromkeys(
+        name for piece in value if not piece.known for name in _VARIABLE.findall(piece.text)
+    )
+    return Argument(_source(value), known=False, many=many, whys=whys, needs=tuple(needs))
 
 
 def _settled(field: list[tuple[ShellPiece, bool]]) -> Value:

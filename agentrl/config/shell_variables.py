@@ -26,7 +26,7 @@ from agentrl.config.shell_values import (
 from agentrl.config.shell_words import NAME, Word, WordPart
 from agentrl.errors import ConfigError
 
-__all__ = ["Variables"]
+__all__ = ["OF_THE_SHELL", "Variables"]
 
 _PARAMETER = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(:?[-=+])?(.*)", re.DOTALL
@@ -45,7 +45,7 @@ BASH_VERSION COLUMNS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HO
 HOSTTYPE LINENO LINES MACHTYPE OLDPWD OPTARG OPTIND OSTYPE PIPESTATUS PPID PS4 PWD RANDOM
 REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID _
 """
-_OF_THE_SHELL = frozenset(_NAMES_OF_THE_SHELL.split())
+OF_THE_SHELL = frozenset(_NAMES_OF_THE_SHELL.split())
 _MAX_ITEMS = 10_000
 _OUTSIDE = "comes from outside of the script"
 _Variable = Value | Array | Unset
@@ -53,12 +53,13 @@ _Variable = Value | Array | Unset
 
 class Variables:
     """The variables so far. `place`: the file and line that is read; `here`, `script`: the file
-    that is read, and the one that was begun with."""
+    that is read, and the one that was begun with; `set_in`: the file that set a variable last."""
 
     def __init__(self, script: Path) -> None:
         self.script = self.here = script
         self.line = 1
         self.values: dict[str, _Variable] = {}
+        self.set_in: dict[str, Path] = {}
         self.notes: list[str] = []
         self.outside = _OUTSIDE
         self.splits = ""  # why values do not fall apart at blanks
@@ -132,11 +133,11 @@ class Variables:
                 f"line {self.line}: {name} has more than {MAX_CHARACTERS} characters or "
                 f"{_MAX_ITEMS} items"
             )
-        self.values[name] = value
+        self.values[name], self.set_in[name] = value, self.here
 
     def lose(self, name: str, why: str) -> None:
         """From here on only a run can tell a variable."""
-        self.values[name] = Unset(why)
+        self.values[name], self.set_in[name] = Unset(why), self.here
 
     def lose_all(self, why: str) -> None:
         """From here on only a run can tell any variable."""
@@ -278,7 +279,7 @@ class Variables:
             return plain(str(self.script))
         if name == "BASH_SOURCE" and index in (None, "0"):
             return plain(str(self.here))
-        if name in _OF_THE_SHELL or not NAME.match(name):
+        if name in OF_THE_SHELL or not NAME.match(name):
             return Unset("is known to a run only")
         value = self.values.get(name)
         if isinstance(value, Unset):

@@ -17,14 +17,18 @@ from agentrl.errors import ConfigError
 __all__ = ["refuse_changes"]
 
 
-def refuse_changes(before: RunConfig, now: RunConfig, run: Path) -> list[str]:
+def refuse_changes(
+    before: RunConfig, now: RunConfig, run: Path, *, save: str | None = None
+) -> list[str]:
     """Notes on what may change and deserves a look. Raises ConfigError when `now` contradicts what
-    the run in `run` has stored under `before`; all contradictions are named at once."""
+    the run in `run` has stored under `before`; all contradictions are named at once. `save`: the
+    folder that somebody gave; a script that loads where it saves continues the run by it."""
     changes = list(_changes(("fixed", "may fall"), before, now, run))
     if changes:
+        another = "" if save is None else f" with another --save than {save}"
         raise ConfigError(
             "\n".join(changes) + f" leave {'them' if changes[1:] else 'it'} out, or start a new "
-            "run (--load takes the weights along)"
+            f"run{another} (--load takes the weights along)"
         )
     return [change.rstrip(";") for change in _changes(("noted",), before, now, run)]
 

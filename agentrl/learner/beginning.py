@@ -23,7 +23,7 @@ from agentrl.learner.schedule import KEPT, Save
 from agentrl.numbered import is_numbered, numbered
 from agentrl.wire.messages import Welcome
 
-__all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models", "root_of"]
+__all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models", "root_of", "run_path_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class Checkpoints:
             self._root,
             backend,
             run_id=cfg.run_id or "",
+            run_path=run_path_of(cfg),
             keep=KEPT,
             retain=_retained(cfg, self._root),
             files=self._files,
@@ -150,6 +151,13 @@ def hf_directory(cfg: RunConfig, iteration: int) -> Path:
     if cfg.run_id is None:
         raise ConfigError("the learner needs --save-hf or --run-id to know where weights are saved")
     return Path(cfg.run_dir) / cfg.run_id / "hf"
+
+
+def run_path_of(cfg: RunConfig) -> str:
+    """The run's directory, which may have been renamed since it began; empty for none."""
+    if cfg.is_continued:
+        return str(Path(cfg.resume).absolute())
+    return "" if cfg.run_id is None else str((Path(cfg.run_dir) / cfg.run_id).absolute())
 
 
 def _retained(cfg: RunConfig, root: Path) -> int:

@@ -88,8 +88,8 @@ def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
 
 class CheckpointWriter:
     """Writes the checkpoints of one run into `root` and keeps the `keep` newest, and for good those
-    of every `retain` iterations (0: none). `files`: what goes in beside the backend's state, by
-    file name.
+    of every `retain` iterations (0: none). `run_path`: where the run's directory is. `files`: what
+    goes in beside the backend's state, by file name.
 
     NEW -> OPEN (`begin`) -> OPEN (`save`, again and again)
                              OPEN -> WRITING (`begin_save`) -> OPEN (`end_save` that says True)
@@ -101,6 +101,7 @@ class CheckpointWriter:
         backend: Stateful,
         *,
         run_id: str,
+        run_path: str = "",
         keep: int = 2,
         retain: int = 0,
         files: Callable[[], Mapping[str, bytes]] = dict,
@@ -109,7 +110,7 @@ class CheckpointWriter:
             raise ValueError(f"{keep} checkpoints cannot be kept; at least 1")
         self._root = root
         self._backend = backend
-        self._run_id = run_id
+        self._run_id, self._run_path = run_id, run_path
         self._keep = keep
         self._retain = retain
         self._files = files
@@ -242,6 +243,7 @@ class CheckpointWriter:
                 version=version,
                 run_id=self._run_id,
                 recipe=recipe,
+                run_path=self._run_path,
                 written=written,
             )
 

@@ -160,10 +160,11 @@ def seal(
     version: int,
     run_id: str,
     recipe: int = 0,
+    run_path: str = "",
     written: Mapping[str, FileFacts] | None = None,
 ) -> Checkpoint:
-    """Describe what was written, make it durable and give it its name. `recipe` and `written`: as
-    `describe` wants them.
+    """Describe what was written, make it durable and give it its name. `recipe`, `run_path`
+    and `written`: as `describe` wants them.
 
     OSError leaves it without one. DataError when the name is taken.
     """
@@ -176,6 +177,7 @@ def seal(
         version=version,
         run_id=run_id,
         recipe=recipe,
+        run_path=run_path,
         written=written,
     )
     disk.rename(partial, directory)

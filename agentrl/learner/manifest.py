@@ -54,14 +54,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint holds. A field that is not known here means nothing.
 
     iteration: the last lease that its weights were trained on. version: the newest version that was
-    published when it was written. recipe: of the iterations since that one (`VersionRow`). files:
-    by path relative to the directory, the manifest apart.
+    published when it was written. recipe: of the iterations since that one (`VersionRow`).
+    run_path: where the run's directory was then (empty: not said). files: by path relative to the
+    directory, the manifest apart.
     """
 
     iteration: int
     version: int
     run_id: str
     recipe: int = 0
+    run_path: str = ""
     files: dict[str, FileFacts]
 
 
@@ -84,6 +86,7 @@ def describe(
     version: int,
     run_id: str,
     recipe: int = 0,
+    run_path: str = "",
     written: Mapping[str, FileFacts] | None = None,
 ) -> Manifest:
     """Write the manifest of `directory` as it is now, and make all of it durable. `written`: files
@@ -99,6 +102,7 @@ def describe(
         version=version,
         run_id=run_id,
         recipe=recipe,
+        run_path=run_path,
         files={name: known.get(name) or _facts(path) for name, path in files.items()},
     )
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)

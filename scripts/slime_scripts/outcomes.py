@@ -166,7 +166,7 @@ def section() -> Iterator[str]:
         "bfloat16."
     )
     yield ""
-    yield "| script | flags | work | already so | refused | then |"
+    yield "| script | flags | work | accepted | refused | then |"
     yield "| --- | --- | --- | --- | --- | --- |"
     yield from map(line, firsts)
     yield ""
@@ -197,7 +197,7 @@ def line(one: Outcome) -> str:
     mark = " \u2020" if one.is_quantized else ""
     return (
         f"| {_linked(one.recorded)}{mark} | {len(one.flags)} | {counts['works']} "
-        f"| {counts['already so']} | {_reasons(one)} | {_end(one)} |"
+        f"| {counts['already so'] + counts['noted']} | {_reasons(one)} | {_end(one)} |"
     )
 
 

@@ -242,6 +242,7 @@ def test_a_checkpoint_of_an_older_release_has_no_state_of_an_algorithm(tmp_path:
     learn(World([2] * 2), save=str(tmp_path / "a"), run_id="first")
     (state,) = tmp_path.glob("a/*/algorithm.msgpack")
     old = read_verified(state.parent)
+    assert old.run_path == str(Path("runs/first").absolute()), "where --load --save finds the run"
     state.unlink()
     state.with_name("manifest.json").unlink()
     describe(state.parent, iteration=old.iteration, version=old.version, run_id=old.run_id)

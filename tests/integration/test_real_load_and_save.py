@@ -67,6 +67,7 @@ def test_a_script_that_loads_where_it_saves_is_one_run_however_often_it_is_given
     shutil.rmtree(run)
     kept = newest_kept(tmp_path / "kept")
     assert kept is not None
+    assert kept.run_path == str(run)
     alone = played(tmp_path, 1, *SCRIPT, "--run-id", "alone")
     assert re.search(
         r"those of iteration_0000004 of the run run, or .*; a new run begins", alone.stdout

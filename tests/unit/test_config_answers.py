@@ -8,7 +8,9 @@ from agentrl.config import answers
 from agentrl.config.agreements import RULES
 from agentrl.config.answers import FlagAnswer
 from agentrl.config.command_line import known_flags
+from agentrl.config.explained import explain
 from agentrl.config.fields import own_fields
+from agentrl.config.launch_script import Argument
 from agentrl.config.megatron import MegatronSettings
 from tests.unit.answers_ground import BASE, FULLY_ASYNC, IMITATION, ROOT, base, parsed, refusal
 
@@ -67,6 +69,42 @@ def test_a_row_says_what_the_parser_does(name: str) -> None:
         assert is_named(words, name)
         assert "did you mean" not in words
         assert (row.says if needed is None else f"{needed.what}; {needed.instead}") in words
+
+
+#: What nobody does who has it "already so".
+IGNORED = re.compile(r"not used|not needed|ignored|whatever|no effect|slower")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, row in answers.rows().items() if row.state == "noted" and not row.renamed]
+)
+def test_what_is_not_used_is_noted_and_never_called_already_so(name: str) -> None:
+    row = answers.rows()[name]
+    argv = given(name, row)
+    run = SO[row.rule][1] if row.rule else BASE
+    values = row.accepts if row.takes and not row.rule else (" ".join(argv[1:]),)
+    for value in values:
+        words = [*run, argv[0], *value.split()]
+        found = explain([Argument(word) for word in words])[-1]
+        is_unused = row.lead != "already so" or value in row.unused
+        assert found.answer == ("noted" if is_unused else "already so"), value
+        assert (IGNORED.search(found.says) is not None) == is_unused, found.says
+
+
+@pytest.mark.parametrize(
+    ("flag", "lead"),
+    [
+        ("--moe-grouped-gemm", "not used: experts are computed one after another, which is slower"),
+        ("--moe-permute-fusion", "not used: tokens are put in the order of experts without"),
+        ("--qwen-gdn-backend fla", "not used: gated delta nets are computed by plain torch"),
+        ("--moe-token-dispatcher-type flex", "not used: tokens travel between ranks by all-to-all"),
+        ("--moe-token-dispatcher-type alltoall", "already so: tokens travel"),
+        ("--log-probs-chunk-size 1024", "not needed: logits are scored block by block"),
+        ("--critic-save x", "not needed: every checkpoint of --save has the critic"),
+    ],
+)
+def test_the_line_of_an_accepted_flag_says_whether_it_is_so(flag: str, lead: str) -> None:
+    assert lead in "\n".join(parsed(flag.split()).notes)
 
 
 def test_a_row_is_complete() -> None:

@@ -212,6 +212,38 @@ def test_sizes_in_a_file_of_settings_count(
     assert says in found.says
 
 
+@pytest.mark.parametrize(
+    ("given", "apart"),
+    [
+        ("--hf-checkpoint /m $X", True),
+        ("--hf-checkpoint=/m $X", True),
+        ("--hf-checkpoint $M $X", True),
+        ("--colocate $X", True),
+        ("--no-colocate $X --lr 1", True),
+        ("--use-dynamic-batch-size $X", True),
+        ("--swiglu $X", True),
+        ("--sglang-mem-fraction-static 0.7 $X", True),
+        ("--sglang-cuda-graph-max-bs 8 $X", True),
+        ("--hf-checkpoint $X", False),
+        ("--rollout-stop-token-ids 1 $X", False),
+        ("--sglang-cuda-graph-bs 1 2 $X", False),
+        ("--release-train 1 $X", False),
+    ],
+)
+def test_a_word_behind_a_complete_value_may_hold_flags(
+    given: str, apart: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = _judged(given)
+    assert ([one.value for one in found if one.answer == "unknown"] == ["$X"]) == apart
+    code = main(["explain-flags", _written(tmp_path, f"python train.py {given}\n")])
+    page = capsys.readouterr().out
+    assert ("not answered: the flags in $X" in page) == apart
+    assert code == (1 if apart or "--release-train" in given else 0)
+    assert shlex.split(page.partition("python train.py")[2].replace("\\\n", "")) == (
+        [] if "--release-train" in given else given.replace("=", " ").split()
+    )
+
+
 def test_a_flag_that_is_given_twice_says_which_one_counts() -> None:
     first, last = explain([Argument(word) for word in ("--lr", "1", "--lr", "2")])
 

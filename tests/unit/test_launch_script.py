@@ -150,13 +150,18 @@ def test_what_only_a_run_can_know_stays_as_it_was_written_and_is_told(tmp_path: 
     ]
 
 
+_COMMENT = "has a comment, which ends the command as in a shell, its backslash included"
+
+
 @pytest.mark.parametrize(
     ("ending", "reason"),
     [
         ("--two 2", "lacks its backslash"),
         ("--two 2 \\ ", "ends with a backslash and a blank, which continues nothing"),
-        ("# --two 2 \\", "lacks its backslash"),
-        ("--two 2 # why \\", "lacks its backslash"),
+        ("# --two 2 \\", _COMMENT),
+        ("--two 2 # why \\", _COMMENT),
+        ("--two 2 \\  # why", "ends with a backslash and a blank, which continues nothing"),
+        ("--two '# 2'", "lacks its backslash"),
     ],
 )
 def test_a_line_that_loses_the_arguments_behind_it_is_told(

@@ -95,7 +95,9 @@ def test_going_on_from_an_older_one_sets_the_newer_aside(tmp_path: Path) -> None
 def test_the_manifest_is_readable_by_a_person(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     found = msgspec.json.decode((tmp_path / "iteration_0000002" / "manifest.json").read_bytes())
-    assert list(found["manifest"]) == ["iteration", "version", "run_id", "recipe", "files"]
+    assert list(found["manifest"]) == [
+        *("iteration", "version", "run_id", "recipe", "run_path", "files"),
+    ]
     assert found["manifest"]["iteration"] == 2
     assert found["manifest"]["files"]["state/rank-0"]["num_bytes"] == len(b"weights of 2")
 
