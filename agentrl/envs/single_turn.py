@@ -199,6 +199,8 @@ class SingleTurnEnv(Env):
             prompt=find(self._task, self._input_key),
             task=self._task,
             is_cut=is_cut or (turn is not None and turn.finish_reason == "length"),
+            prompt_ids=turn.prompt_ids if turn is not None else (),
+            output_ids=(turn.output_ids or None) if turn is not None else None,
         )
 
     def _ranks(self) -> bool:
