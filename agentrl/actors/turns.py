@@ -180,7 +180,8 @@ class Episode:
         return False
 
     async def _generate(self, room: int, prompt_ids: list[int]) -> str:
-        """Sample a turn of at most `room` tokens after `prompt_ids`; returns the engine's finish reason."""
+        """Sample a turn of at most `room` tokens after `prompt_ids`; returns the engine's finish
+        reason."""
         generation = await sample_turn(
             self._attempt.client,
             self._chat,

@@ -17,8 +17,8 @@ class AssistantTurn(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `text` is the model's own text outside tool calls and reasoning; `parse_error` says, for the
     model to read, why its tool calls could not be taken (then there are none); `finish_reason` is
-    the engine's (`stop` or `length`); `index` counts turns from 0. `prompt_ids` are all ids that the
-    engine went on from, `output_ids` those that it sampled; both are empty where no engine did.
+    the engine's (`stop` or `length`); `index` counts turns from 0. `prompt_ids` are the ids that it
+    was sampled after, `output_ids` its own; both are empty where none were sampled.
     """
 
     text: str

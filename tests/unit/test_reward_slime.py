@@ -170,7 +170,7 @@ async def test_a_sample_has_the_tokens_of_its_answer_behind_those_of_its_prompt(
     answer = CHAT.vocab.encode_trusted("It is four.<|im_end|>")
     assert played.report.error is None
     assert played.report.reward == len(answer)
-    assert code.SEEN == [([*client.prompts[0], *answer], len(answer))]
+    assert [([*client.prompts[0], *answer], len(answer))] == code.SEEN
 
 
 async def test_what_a_sample_of_a_group_lacks_is_said() -> None:
