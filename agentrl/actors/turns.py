@@ -141,10 +141,12 @@ class Episode:
         room = self._budget.room(len(self._transcript), most, sampled)
         if room < 1 or self._transcript.bytes_after(room) > self._limits.max_bytes:
             raise _TruncatedError(StopReason.CONTEXT_LIMIT)
-        finish_reason = await self._generate(room)
+        prompt_ids = self._transcript.prompt_ids()
+        finish_reason = await self._generate(room, prompt_ids)
         index = self._transcript.num_turns - 1
         tools = {name_of(schema): schema for schema in _schemas(env)}
-        parsed = self._chat.parse(self._transcript.turn_ids(), index=index, tools=tools)
+        output_ids = self._transcript.turn_ids()
+        parsed = self._chat.parse(output_ids, index=index, tools=tools)
         turn = AssistantTurn(
             parsed.text,
             parsed.tool_calls,
@@ -152,6 +154,8 @@ class Episode:
             finish_reason,
             index,
             parsed.reasoning,
+            prompt_ids,
+            output_ids,
         )
         self._last_text = turn.response if self._shows_reasoning else turn.text
         if self._offers_tools and (turn.tool_calls or turn.parse_error is not None):
@@ -160,7 +164,7 @@ class Episode:
             raise _TruncatedError(StopReason.TOOL_CALL_LIMIT)
         step = await self._step(env, turn)
         if step.excluded:
-            self._transcript.write(EXCLUDED, b"\1" * len(self._transcript.turn_ids()))
+            self._transcript.write(EXCLUDED, b"\1" * len(output_ids))
         if finish_reason == "length":
             raise _TruncatedError(StopReason.RESPONSE_LIMIT)
         if step.terminated or step.truncated:
@@ -175,13 +179,14 @@ class Episode:
             raise _TruncatedError(StopReason.CONTEXT_LIMIT)
         return False
 
-    async def _generate(self, room: int) -> str:
-        """Sample one turn of at most `room` tokens; returns the engine's finish reason."""
+    async def _generate(self, room: int, prompt_ids: list[int]) -> str:
+        """Sample a turn of at most `room` tokens after `prompt_ids`; returns the engine's finish
+        reason."""
         generation = await sample_turn(
             self._attempt.client,
             self._chat,
             self._assignment,
-            self._transcript.prompt_ids(),
+            prompt_ids,
             room=room,
             turn=self._transcript.num_turns,
         )

@@ -203,6 +203,7 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     with holding_sigint():  # torch is imported
         from agentrl.cli.external_engines import check_external_engines
         from agentrl.cli.reward_model import check_reward_model
+        from agentrl.cli.reward_trial import try_rewards
         from agentrl.cli.teacher import check_teacher
         from agentrl.envs.check.preflight import preflight
         from agentrl.envs.check.prompts import check_prompts
@@ -215,6 +216,8 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]
+        if dry_run and tokenizer == "a file":
+            checks.append(try_rewards)
     return gather(*(partial(check, config) for check in checks))
 
 

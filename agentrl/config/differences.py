@@ -11,16 +11,18 @@ from agentrl.config import answers
 from agentrl.config.answers import Asked, Remark
 from agentrl.config.conditions import CONDITIONS, GENERATE, ROW_ENVS
 from agentrl.config.fields import own_fields
+from agentrl.config.mixture import ways_of
 from agentrl.config.passthrough import FAMILIES, spelled
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 
 __all__ = ["WHERE", "on_differences", "told_by_remarks"]
 
-#: Fields that a script of slime's is given when it is moved here, and how many of slime's flags are
-#: more than any run on rows has to give.
+#: Fields that a script of slime's is given when it is moved here.
 _ADDED = {"device", "ray_address", "run_dir", "run_id", "chat_format", "chat_template"}
-_MANY = 8
+#: How many of slime's flags, with one of these among them, which its scripts have to give, are
+#: slime's: whoever comes from elsewhere writes the names of many, for they are agentrl's as well.
+_MANY, _MARKS = 8, {"--actor-num-nodes", "--apply-chat-template"}
 #: Where a difference is in effect, beside the conditions of flags (`conditions.py`).
 WHERE: dict[str, Callable[[RunConfig], bool]] = {
     "played_ahead": lambda config: (
@@ -35,6 +37,10 @@ WHERE: dict[str, Callable[[RunConfig], bool]] = {
     "epochs": lambda config: config.num_rollout is None,
     "experts": lambda config: config.megatron.get("num_experts") is not None,
     "other_kl": lambda config: config.kl_coef != 0 and config.kl_loss_type != "k1",
+    # One answer is one turn, and slime's functions give it to each request, as here.
+    "led_turns": lambda config: any(
+        way.env not in (None, ROW_ENVS[0], GENERATE) for way in ways_of(config)
+    ),
     "unread_prompts": lambda config: (
         config.prompt_data is not None and (config.env not in ROW_ENVS or config.env == GENERATE)
     ),
@@ -101,9 +107,11 @@ def _by_rows(config: RunConfig, given: Iterable[str], words: Mapping[str, str]) 
 
 
 def _is_slimes(names: Iterable[str], written: Iterable[str]) -> bool:
-    """Whether a command line gives a flag that only slime has, or many of its and none that agentrl
-    alone has."""
+    """Whether a command line gives a flag that only slime has, or many of its with a mark of its
+    scripts, and none that agentrl alone has."""
     slime, known = answers.rows("slime"), answers.rows()
     own = {field.flag for n, field in own_fields().items() if n in written and n not in _ADDED}
+    if any(name in slime for name in names):
+        return True
     num = sum(flag in slime for flag in own)
-    return any(name in slime for name in names) or (num >= _MANY and own <= known.keys())
+    return num >= _MANY and not own.isdisjoint(_MARKS) and own <= known.keys()

@@ -7,6 +7,9 @@ from agentrl.errors import AgentRLError, ConfigError
 
 __all__ = ["beside", "gather"]
 
+#: How a line ends, before the name, that tells of a file which is not there.
+_LACKS = "there is no file "
+
 
 def gather(*checks: Callable[[], list[str] | None]) -> list[str]:
     """The notes of all `checks`. Raises the first error, with the words of all."""
@@ -22,13 +25,34 @@ def gather(*checks: Callable[[], list[str] | None]) -> list[str]:
     return notes
 
 
-def _once(texts: Iterable[str]) -> Iterator[str]:
-    """The lines of all `texts`; what an earlier one says, a later one need not."""
+def _once(texts: Iterable[str]) -> list[str]:
+    """The lines of all `texts`; what an earlier one says, a later one need not. A file that is not
+    there is told once, with each flag that names it."""
+    told: list[str] = []
     said: set[str] = set()
+    lacking: dict[str, int] = {}
     for text in texts:
         lines = text.splitlines()
-        yield from (line for line in lines if line not in said)
+        for line in lines:
+            head, lacks, file = line.partition(_LACKS)
+            if line in said:
+                continue
+            if lacks and file in lacking:
+                told[lacking[file]] = _with_flag(told[lacking[file]], head)
+            else:
+                lacking |= {file: len(told)} if lacks else {}
+                told.append(line)
         said.update(lines)
+    return told
+
+
+def _with_flag(line: str, head: str) -> str:
+    """`line` with the flag of `head` too, if it is another flag's line of the same file."""
+    heads, lacks, file = line.partition(_LACKS)
+    flags, flag = heads.removesuffix(": "), head.removesuffix(": ")
+    if not flag.startswith("--") or flag in flags.split(", "):
+        return line
+    return f"{flags}, {flag}: {lacks}{file}"
 
 
 @contextmanager

@@ -64,7 +64,13 @@ def _about_stops(config: RunConfig) -> Iterator[str]:
 
 
 def notes_on_sampling(config: RunConfig) -> Iterator[str]:
-    """What a user may not expect of evaluations."""
+    """What a user may not expect: of evaluations, and of training on the likeliest turns alone."""
+    if config.mode == "policy" and config.rollout_temperature == 0 and not config.loads_rollouts:
+        yield (
+            "--rollout-temperature 0: each turn is the likeliest, so episodes of a group differ "
+            "only where their environment does, and equal rewards have no advantage over their "
+            "mean (grpo): little or nothing is learnt; give 1"
+        )
     samples = config.n_samples_per_eval_prompt
     if samples > 1 and config.evaluation_temperature == 0:
         flag = "rollout" if config.eval_temperature is None else "eval"

@@ -1,7 +1,7 @@
 """What passes between the framework and an Env: a sampled turn in, a `Step` out."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,7 +17,8 @@ class AssistantTurn(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `text` is the model's own text outside tool calls and reasoning; `parse_error` says, for the
     model to read, why its tool calls could not be taken (then there are none); `finish_reason` is
-    the engine's (`stop` or `length`); `index` counts turns from 0.
+    the engine's (`stop` or `length`); `index` counts turns from 0. `prompt_ids` are the ids that it
+    was sampled after, `output_ids` its own; both are empty where none were sampled.
     """
 
     text: str
@@ -26,6 +27,8 @@ class AssistantTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     finish_reason: str
     index: int
     reasoning: str = ""
+    prompt_ids: Sequence[int] = ()
+    output_ids: Sequence[int] = ()
 
     @property
     def response(self) -> str:

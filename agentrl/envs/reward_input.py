@@ -1,5 +1,6 @@
 """`RewardInput`: what a reward may look at."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ __all__ = ["RewardInput"]
 
 class RewardInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a model has answered to a row. `response` is `text` with the reasoning before it; label
-    and prompt are as the row has them."""
+    and prompt are as the row has them. `output_ids` are what was sampled in the last turn, after
+    `prompt_ids`; None where text alone is known, as of the answers of a group."""
 
     text: str
     response: str
@@ -17,3 +19,5 @@ class RewardInput(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Any
     task: dict[str, Any]
     is_cut: bool = False
+    prompt_ids: Sequence[int] = ()
+    output_ids: Sequence[int] | None = None

@@ -112,6 +112,10 @@ class SingleTurnEnv(Env):
         if self._own is None and self._kind.facts.check_row is not None:
             self._kind.facts.check_row(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
+        return self.prompt_of(task)
+
+    def prompt_of(self, task: dict[str, Any]) -> list[Message]:
+        """What a row asks. Raises EnvError where it asks nothing that can be shown."""
         return self._messages(_value(task, self._input_key, self._flag("input-key")))
 
     def _messages(self, prompt: Any) -> list[Message]:
@@ -199,6 +203,8 @@ class SingleTurnEnv(Env):
             prompt=find(self._task, self._input_key),
             task=self._task,
             is_cut=is_cut or (turn is not None and turn.finish_reason == "length"),
+            prompt_ids=turn.prompt_ids if turn is not None else (),
+            output_ids=(turn.output_ids or None) if turn is not None else None,
         )
 
     def _ranks(self) -> bool:

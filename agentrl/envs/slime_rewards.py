@@ -22,7 +22,8 @@ __all__ = ["OfModel", "OfSample", "RewardSample", "listed", "model_of"]
 
 class RewardSample:
     """An answer as slime has it. `metadata` is what the row has under --metadata-key; of a row
-    without it, the row. Tokens are not there: a reward reads text."""
+    without it, the row. `tokens` are those of the last turn behind all that it goes on from, and
+    `response_length` counts the turn's; a group's samples, which come as texts, have neither."""
 
     Status = Sample.Status
 
@@ -34,6 +35,9 @@ class RewardSample:
         self.metadata = answer.task.get("metadata", answer.task)
         self.status = self.Status.TRUNCATED if answer.is_cut else self.Status.COMPLETED
         self.reward: Any = None
+        if answer.output_ids is not None:
+            self.tokens = [*answer.prompt_ids, *answer.output_ids]
+            self.response_length = len(answer.output_ids)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

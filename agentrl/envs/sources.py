@@ -9,7 +9,7 @@ import random
 import re
 import time
 from array import array
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,7 +51,8 @@ class RowSource:
         self._shuffle = shuffle
         self._num_epoch = num_epoch
         self._required_keys = frozenset(required_keys)
-        self._names = {key: name for key, name in names.items() if key != name}
+        #: Where rows have what tasks have under a key, if that is not the key.
+        self.names = {key: name for key, name in names.items() if key != name}
         self._rows = open_rows(self.path)
         self._places: Sequence[int] = range(len(self._rows))[part]
         #: The epoch that was last asked for, and the order of its rows.
@@ -63,18 +64,24 @@ class RowSource:
         """Tasks of one epoch."""
         return len(self._places)
 
-    def check(self, limit: int | None = None, limit_s: float = math.inf) -> list[str]:
-        """Read the first `limit` rows (None: all), for `limit_s` seconds at most. Raises
-        `DataError` as `tasks` does; notes that a row lacks what the first has, which an Env may
-        mean or not, and that some rows were not read."""
+    def check(
+        self,
+        limit: int | None = None,
+        limit_s: float = math.inf,
+        look: Callable[[int, Task], None] = lambda index, task: None,
+    ) -> list[str]:
+        """Read the first `limit` rows (None: all), for `limit_s` seconds at most; `look` is shown
+        each, with its place. Raises `DataError` as `tasks` does; notes that a row lacks what the
+        first has, which an Env may mean or not, and that some rows were not read."""
         notes: list[str] = []
         first: Mapping[str, object] = {}
         num, until = 0, time.monotonic() + limit_s
         for num, task in enumerate(self.first(limit), start=1):
+            look(num - 1, task)
             first = first or task.row
             lacks = sorted(first.keys() - task.row.keys())
             if lacks and not notes:
-                where = self._rows.where(self._places[num - 1])
+                where = self.where(num - 1)
                 notes.append(f"{where} lacks {', '.join(lacks)}, which the first row has")
             if time.monotonic() >= until:
                 break
@@ -90,6 +97,14 @@ class RowSource:
         `tasks`."""
         places = self._places[:limit]
         return map(self._task, places, self._rows.each(places))
+
+    def where(self, index: int) -> str:
+        """The file and the line of a row, by its place in the order of the file."""
+        return self._rows.where(self._places[index])
+
+    def where_at(self, position: int) -> str:
+        """The same by its position among `tasks`."""
+        return self._rows.where(self._place(position))
 
     def keep(self, indices: Sequence[int]) -> None:
         """Leave out all rows but those, by their place in the order of the file."""
@@ -113,11 +128,14 @@ class RowSource:
     def at(self, position: int) -> Task:
         """The task at `position`, counted over all epochs, whether or not these have an end. Raises
         as `tasks`."""
-        epoch, place = divmod(position, len(self))
+        place = self._place(position)
+        return self._task(place, self._rows.read(place))
+
+    def _place(self, position: int) -> int:
+        epoch, number = divmod(position, len(self))
         if self._in_order is None or self._in_order[0] != epoch:
             self._in_order = epoch, self._order(epoch)
-        index = self._places[self._in_order[1][place]]
-        return self._task(index, self._rows.read(index))
+        return self._places[self._in_order[1][number]]
 
     def _order(self, epoch: int) -> Sequence[int]:
         if not self._shuffle:
@@ -131,7 +149,7 @@ class RowSource:
         where = self._rows.where(place)
         if missing := sorted(key for key in self._required_keys if not holds(row, key)):
             raise DataError(f"{where} lacks {missing}; it has {sorted(row)}")
-        row |= {key: find(row, name) for key, name in self._names.items() if holds(row, name)}
+        row |= {key: find(row, name) for key, name in self.names.items() if holds(row, name)}
         require_shallow(row, where)
         return Task(id=self._rows.task_id(place), row=row)
 

@@ -22,6 +22,7 @@ __all__ = ["FoundFormat", "find_format", "others_than"]
 
 #: Of several formats that begin a dialogue alike: the one without anything besides.
 _PLAINEST = "qwen"
+_SHOWN = "the files of the model show it"
 
 
 class FoundFormat(msgspec.Struct, frozen=True):
@@ -43,14 +44,14 @@ def find_format(
     vocab = Vocab.from_file(model_dir)
     spoken = spoken_format(usual, model_dir, others=others_than(usual), vocab=vocab)
     if spoken is not None and not spoken.rest:
-        return FoundFormat(spoken.name, f"chat format {spoken.name}: {_shown_by(model_dir)}")
+        return FoundFormat(spoken.name, f"chat format {spoken.name}: {_SHOWN}")
     own = OwnTemplate(OWN, is_one_turn=is_one_turn)
     try:
         load_template(own, model_dir)
     except ConfigError as error:
         if spoken is None:
             raise ConfigError(_refused(model_dir, vocab, str(error))) from error
-        why = f"{_shown_by(model_dir)}, but for the end of a prompt: {spoken.rest!r} is left out"
+        why = f"{_SHOWN}, but for the end of a prompt: {spoken.rest!r} is left out"
         return FoundFormat(spoken.name, f"chat format {spoken.name}: {why}")
     why = f"no --chat-format writes turns as the chat template of {model_dir} does"
     return FoundFormat(own, f"--chat-template {OWN}: {why}")
@@ -60,10 +61,6 @@ def others_than(usual: Sequence[str]) -> list[str]:
     """The formats that ship beside `usual`, the plainest first."""
     names = [_PLAINEST, *(name for name in CHAT_FORMATS.places if name != _PLAINEST)]
     return [name for name in names if name not in usual]
-
-
-def _shown_by(model_dir: Path) -> str:
-    return f"that is what the files of {model_dir} show"
 
 
 def _refused(model_dir: Path, vocab: Vocab, why: str) -> str:

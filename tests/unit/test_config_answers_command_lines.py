@@ -291,7 +291,9 @@ def test_whoever_comes_from_slime_hears_of_the_defaults_that_differ() -> None:
     assert "--use-tis is on" not in "\n".join(given.notes)
 
 
-OF_SLIMES = "--num-rollout 3 --rollout-max-response-len 64 --lr 1e-6 --eps-clip 0.3"
+FEW = "--num-rollout 3 --rollout-max-response-len 64 --lr 1e-6"
+MARK = "--apply-chat-template"
+OF_SLIMES = f"{FEW} --eps-clip 0.3 {MARK}"
 
 
 @pytest.mark.parametrize(
@@ -301,11 +303,12 @@ OF_SLIMES = "--num-rollout 3 --rollout-max-response-len 64 --lr 1e-6 --eps-clip 
         (f"{OF_SLIMES} --rm-type math --run-id mine --chat-format qwen3", True),
         (f"{OF_SLIMES} --rm-type math --tensor-model-parallel-size 1 --weight-decay 0", True),
         (f"{OF_SLIMES} --rm-type math --max-staleness 2", False),
-        (f"{OF_SLIMES} --apply-chat-template --preset search-r1-local", False),
-        ("--num-rollout 3 --rollout-max-response-len 64 --lr 1e-6", False),
+        (f"{OF_SLIMES} --preset search-r1-local", False),
+        (f"{FEW} --eps-clip 0.3 --rm-type math", False),
+        (f"{FEW.removeprefix('--num-rollout 3 ')} {MARK}", False),
     ],
 )
-def test_many_flags_of_slimes_and_none_of_agentrls_alone_are_a_command_line_of_slimes(
+def test_many_flags_of_slimes_with_a_mark_and_none_of_agentrls_alone_are_slimes(
     argv: str, is_slimes: bool
 ) -> None:
     model = [] if "--preset" in argv else FROM

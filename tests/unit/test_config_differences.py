@@ -206,6 +206,30 @@ def test_a_short_last_iteration_is_told_where_epochs_count() -> None:
     assert not line_about("--num-epoch without", "--num-epoch 2 --num-rollout 3")
 
 
+def test_a_length_of_one_turn_is_told_where_slime_has_it_of_the_whole_answer() -> None:
+    what, bound = "bounds one turn", "--rollout-max-response-len 9"
+    assert line_about(what, f"{bound} {TURNS}")
+    assert not line_about(what, bound)
+    assert not line_about(what, f"{bound} {MINE}")
+
+
+#: The worked example of docs/from-verl.md, and what a script of slime's has beside such flags.
+VERLS = (
+    "--input-key prompt --label-key a.b --custom-rm-path mine.f --rollout-batch-size 2 "
+    "--n-samples-per-prompt 8 --rollout-max-response-len 9 --calculate-per-token-loss "
+    "--eps-clip-c 3 --num-steps-per-rollout 2 --lr 1e-6 --num-epoch 2"
+)
+
+
+@pytest.mark.parametrize("mark", ["--actor-num-nodes 1", "--apply-chat-template", SLIMES])
+def test_a_command_line_is_slimes_by_a_mark_of_its_scripts(mark: str) -> None:
+    told = "this command line is slime's"
+    elsewhere = read([*FROM, *VERLS.split()], "train_async").notes
+    assert not [note for note in elsewhere if "slime" in note]
+    slimes = read([*FROM, *VERLS.split(), *mark.split()], "train_async").notes
+    assert any(note.startswith(told) for note in slimes)
+
+
 def test_functions_of_slimes_signatures_share_a_line_and_slimes_own_are_none() -> None:
     own = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
     mine = "--custom-rm-path mine.f --rollout-sample-filter-path mine.g"

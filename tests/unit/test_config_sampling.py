@@ -176,3 +176,11 @@ def test_what_is_said_of_evaluations_that_there_are_none_of_is_noted() -> None:
     assert any(
         note.startswith("--eval-top-p, --skip-eval-before-train: no effect") for note in told
     )
+
+
+@pytest.mark.parametrize("flags", [POLICY, f"{POLICY} --advantage-estimator gspo"])
+def test_training_on_the_likeliest_turns_alone_is_noted(flags: str) -> None:
+    told = "--rollout-temperature 0: each turn is the likeliest, so episodes of a group differ only"
+    assert any(note.startswith(told) for note in notes(f"{flags} --rollout-temperature 0"))
+    assert not any(note.startswith(told) for note in notes(f"{flags} --rollout-temperature 0.6"))
+    assert not any(note.startswith(told) for note in notes(f"{flags} --eval-temperature 0"))

@@ -38,6 +38,10 @@ def written(rows: list[dict[str, Any]], name: str) -> str:
     return name
 
 
+#: What a row is called in a file of each format.
+ROW_OF = {"held.jsonl": "line", "held.parquet": "row"}
+
+
 def scored(rows: list[dict[str, Any]], name: str = "held.jsonl", **settings: Any) -> RunConfig:
     train = written([GOOD], "train.jsonl")
     told: dict[str, Any] = {"env": "single-turn", "env_args": ARGS} | settings
@@ -59,21 +63,23 @@ def scored(rows: list[dict[str, Any]], name: str = "held.jsonl", **settings: Any
         (keeps("count:numbers"), "the instruction count:numbers wants N in its kwargs"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["held.jsonl", "held.parquet"])
+@pytest.mark.parametrize("name", ROW_OF)
 def test_a_set_whose_first_row_cannot_be_played_is_refused(
     row: dict[str, Any], said: str, name: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         preflight(scored([row], name))
     assert str(caught.value).startswith(
-        "evaluation set a: its first row, held:1, cannot be played: "
+        f"evaluation set a: its first row, {name} {ROW_OF[name]} 1, cannot be played: "
     )
     assert said in str(caught.value)
 
 
 def test_a_reward_model_s_column_of_parquet_is_no_label() -> None:
     row = {"prompt": "x", "reward_model": {"ground_truth": "2", "style": "rule"}}
-    with pytest.raises(ConfigError, match="held:1, cannot be played: the task has no 'label'"):
+    with pytest.raises(
+        ConfigError, match=r"held\.parquet row 1, cannot be played: the task has no 'label'"
+    ):
         preflight(scored([row], "held.parquet"))
 
 
@@ -83,9 +89,10 @@ def test_later_rows_that_cannot_be_played_are_told(env: str) -> None:
     told = [note for note in preflight(scored(rows, env=env)) if note.startswith("evaluation")]
     (note,) = told
     assert note.startswith(
-        "evaluation set a: 2 of its 4 rows cannot be played, and count as failed: held:2: the task"
+        "evaluation set a: 2 of its 4 rows cannot be played, and count as failed: "
+        "held.jsonl line 2: the task"
     )
-    assert "; held:4: the row's metadata asks for rm_type 'nonesuch'" in note
+    assert "; held.jsonl line 4: the row's metadata asks for rm_type 'nonesuch'" in note
 
 
 def test_rows_that_can_be_played_are_no_news() -> None:
@@ -97,7 +104,9 @@ def test_rows_that_can_be_played_are_no_news() -> None:
 def test_a_row_that_asks_for_a_reward_without_labels_needs_none() -> None:
     args = ARGS | {"label_key": "label"}
     assert preflight(scored([keeps("punctuation:no_comma")], env_args=args)) == []
-    with pytest.raises(ConfigError, match="held:1, cannot be played: the task has no 'label'"):
+    with pytest.raises(
+        ConfigError, match=r"held\.jsonl line 1, cannot be played: the task has no 'label'"
+    ):
         preflight(scored([{"prompt": "Say yes."}], env_args=args | {"rm_type": "ifbench"}))
 
 

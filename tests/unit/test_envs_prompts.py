@@ -11,11 +11,13 @@ import pytest
 from agentrl.cli.train import main
 from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
+from agentrl.envs.check.preflight import preflight
 from agentrl.envs.check.prompts import ROWS, check_prompts
+from agentrl.envs.check.rows import check_rows
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.sources import RowSource
-from agentrl.envs.tasks import open_tasks
-from agentrl.errors import ConfigError
+from agentrl.envs.tasks import open_source, open_tasks
+from agentrl.errors import ConfigError, DataError
 from agentrl.types import TaskSource
 from tests.unit.row_files import write_parquet
 
@@ -48,7 +50,7 @@ def test_prompts_that_do_not_fit_are_counted_in_the_first_rows(tmp_path: Path) -
         f"2 of the first {ROWS} rows of --prompt-data have a prompt of more than"
     )
     assert "100 tokens (--rollout-max-prompt-len), and will be left out" in note
-    assert "the longest is train:4 with " in note
+    assert "train.jsonl line 4 with " in note
     assert check_prompts(config(tmp_path, rows_of(1, 2), rollout_max_prompt_len=100)) == []
 
 
@@ -111,7 +113,8 @@ def test_a_label_that_a_later_row_lacks_is_told(label: dict[str, Any], tmp_path:
     rows = [*rows_of(1, 2), {"input": "x", **label}, {"input": "y", **label}]
     (note,) = check_prompts(config(tmp_path, rows))
     assert note.startswith("2 of the first 4 rows of --prompt-data cannot be played")
-    assert ", and their groups will fail: train:3, train:4: the task has no 'label'" in note
+    assert ", and their groups will fail: " in note
+    assert "train.jsonl line 3, line 4: the task has no 'label'" in note
 
 
 def test_rows_that_cannot_be_played_are_named_by_reason(tmp_path: Path) -> None:
@@ -120,8 +123,9 @@ def test_rows_that_cannot_be_played_are_named_by_reason(tmp_path: Path) -> None:
     rows = [*good, *[{"label": "x"}] * 5, unknown, *good, {"label": "x"}]
     (note,) = check_prompts(config(tmp_path, rows))
     assert note.startswith("7 of the first 9 rows of --prompt-data cannot be played, and their")
-    assert "fail: train:2, train:3, train:4 and 3 more: the task has no 'input'; its keys" in note
-    assert "; train:7: the row's metadata asks for rm_type 'nonesuch'" in note
+    why = "the task has no 'input'; its keys"
+    assert f"train.jsonl line 2, line 3, line 4 and 3 more: {why}" in note
+    assert "train.jsonl line 7: the row's metadata asks for rm_type 'nonesuch'" in note
 
 
 def test_rows_that_their_reward_has_no_rule_for_are_told(tmp_path: Path) -> None:
@@ -134,8 +138,11 @@ def test_rows_that_their_reward_has_no_rule_for_are_told(tmp_path: Path) -> None
     args = {"rm_type": "ifbench"}
     (note,) = check_prompts(config(tmp_path, rows, env_args=args))
     assert note.startswith("3 of the first 4 rows of --prompt-data cannot be played, and their")
-    assert "train:2, train:3: there is no check of the instruction 'words:start_verb'" in note
-    assert "; train:4: the instruction count:numbers wants N in its kwargs" in note
+    assert (
+        "train.jsonl line 2, line 3: there is no check of the instruction 'words:start_verb'"
+        in note
+    )
+    assert "train.jsonl line 4: the instruction count:numbers wants N in its kwargs" in note
     mine = tmp_path / "mine.py"
     mine.write_text("def reward(text, label, task):\n    return 1.0\n")
     assert check_prompts(config(tmp_path, rows, env_args=args | {"reward": f"{mine}:reward"})) == []
@@ -148,12 +155,57 @@ def test_of_many_reasons_some_are_told(tmp_path: Path) -> None:
     assert note.endswith("; and 5 for other reasons")
 
 
-def test_a_null_of_parquet_is_named_with_its_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", [{"input": None}, {"prompt": "x"}, {"input": [{"role": "user"}]}])
+def test_a_row_that_asks_nothing_is_refused_with_file_and_line(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [*rows_of(1, 2), {**row, "label": "y"}, *rows_of(3), {**row, "label": "z"}]
+    with pytest.raises(DataError) as caught:
+        preflight(config(tmp_path, rows))
+    said = str(caught.value)
+    assert said.startswith("2 rows of --prompt-data cannot be asked: ")
+    assert "train.jsonl line 3, line 5: " in said
+    assert "'input'" in said
+    assert said.endswith("; mend or leave out")
+
+
+def test_a_null_of_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
     rows = [*rows_of(1), {"input": None, "label": "y"}]
     path = write_parquet(tmp_path / "rows.parquet", rows)
     cfg = msgspec.structs.replace(config(tmp_path, rows), prompt_data=str(path))
-    (note,) = check_prompts(cfg)
-    assert "will fail: rows:2: the task has no 'input': it is null" in note
+    with pytest.raises(
+        DataError, match=r"rows\.parquet row 2: the task has no 'input': it is null"
+    ):
+        preflight(cfg)
+
+
+def test_a_misspelt_key_of_prompts_is_refused_with_the_keys_of_rows(tmp_path: Path) -> None:
+    args = {"input_key": "inpt"}
+    with pytest.raises(ConfigError) as caught:
+        preflight(config(tmp_path, rows_of(1, 2), input_key="inpt", env_args=args))
+    said = str(caught.value)
+    assert said.startswith("no row of --prompt-data asks anything: ")
+    assert "the task has no 'inpt'; its keys are ['input', 'label']; name one with" in said
+
+
+@pytest.mark.parametrize("flag", ["metadata_key", "tool_key"])
+def test_a_key_that_no_row_has_is_refused_and_one_that_some_have_is_not(
+    flag: str, tmp_path: Path
+) -> None:
+    rows = rows_of(1, 2, 3)
+    with pytest.raises(ConfigError) as caught:
+        preflight(config(tmp_path, rows, **{flag: "misspelt"}))
+    assert str(caught.value).startswith(f"--{flag.replace('_', '-')} misspelt: no row of ")
+    assert "train.jsonl has that; the keys of its rows are ['input', 'label']" in str(caught.value)
+    rows[1] |= {"misspelt": None}
+    preflight(config(tmp_path, rows, **{flag: "misspelt"}))
+    preflight(config(tmp_path, rows_of(1)))
+
+
+def test_a_part_of_a_mixture_may_lack_a_key_that_others_have(tmp_path: Path) -> None:
+    source = open_source(config(tmp_path, rows_of(1, 2), metadata_key="meta"), SingleTurnEnv)
+    (note,) = check_rows(source, is_part=True)
+    assert note.startswith("--metadata-key meta: no row of ")
 
 
 def test_the_dry_run_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,15 +90,15 @@ def test_a_try_leaves_the_task_as_it_was(write: Write) -> None:
         (
             "return [Message.user(task['question'])]",
             (
-                "Calc.reset raised KeyError: 'question' (calc.py:7) on the first task, rows:1, "
-                "whose keys are ['q']"
+                "Calc.reset raised KeyError: 'question' (calc.py:7) on the first task, "
+                "rows.jsonl line 1, whose keys are ['q']"
             ),
         ),
         (
             "return [Message.user(7)]",
             (
-                "Calc.reset refuses the first task, rows:1: EnvError: the content of a user "
-                "message is int; it must be str (calc.py:7)"
+                "Calc.reset refuses the first task, rows.jsonl line 1: EnvError: the content of "
+                "a user message is int; it must be str (calc.py:7)"
             ),
         ),
         ("raise ValueError('no\\n  gold')", "raised ValueError: no gold (calc.py:7)"),
@@ -127,7 +127,7 @@ def test_a_close_that_raises_is_refused_and_one_after_a_failed_reset_hides_nothi
     close = "async def close(self):\n    await self.db.close()"
     assert (
         "Calc.close raised AttributeError: 'Calc' object has no attribute 'db' (calc.py:11) after "
-        "a reset on rows:1" in refusal(write(env_source(RESET, SCORE, close)))
+        "a reset on rows.jsonl line 1" in refusal(write(env_source(RESET, SCORE, close)))
     )
     reset = "async def reset(self, *, seed, task):\n    raise ValueError('first')"
     other = write(env_source(reset, SCORE, close), file="other.py")

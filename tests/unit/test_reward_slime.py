@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
@@ -15,7 +18,7 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.messages import Judge
-from tests.unit.played_episodes import ASSIGNMENT, LIMITS
+from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +45,11 @@ async def down(args, samples):
     raise ConnectionError("the judge is away")
 
 async def reads_tokens(args, sample):
-    return len(sample.tokens)
+    SEEN.append((sample.tokens, sample.response_length))
+    return sample.response_length
+
+async def ranked_by_tokens(args, samples):
+    return [len(sample.tokens) for sample in samples]
 
 class CustomRewardModel:
     made = 0
@@ -154,11 +161,23 @@ async def test_a_function_that_fails_a_group_is_its_fate(name: str, why: str) ->
         await judged(f"--custom-rm-path mine.py:{name} --group-rm", "a", "b", "c")
 
 
-async def test_what_a_sample_lacks_is_said() -> None:
+async def test_a_sample_has_the_tokens_of_its_answer_behind_those_of_its_prompt() -> None:
+    env = env_of("--custom-rm-path mine.py:reads_tokens")
+    assignment = msgspec.structs.replace(ASSIGNMENT, task=Task("t", dict(ROW)))
+    client = ScriptedClient("It is four.<|im_end|>")
+    played = await Player(EnvEpisodes(lambda: env, CHAT, LIMITS)).play(assignment, client)
+    code: Any = __import__("sys").modules[env._own.__module__]
+    answer = CHAT.vocab.encode_trusted("It is four.<|im_end|>")
+    assert played.report.error is None
+    assert played.report.reward == len(answer)
+    assert [([*client.prompts[0], *answer], len(answer))] == code.SEEN
+
+
+async def test_what_a_sample_of_a_group_lacks_is_said() -> None:
     with pytest.raises(
-        AttributeError, match="a sample has no 'tokens' here; it has index, label, metadata, prompt"
+        EnvError, match="a sample has no 'tokens' here; it has index, label, metadata, prompt"
     ):
-        await said(env_of("--custom-rm-path mine.py:reads_tokens"), "four")
+        await judged("--custom-rm-path mine.py:ranked_by_tokens --group-rm", "a", "b")
 
 
 async def test_a_class_that_wants_more_than_flags_is_refused() -> None:

@@ -60,11 +60,14 @@ def first_task(source: TaskSource, limit_s: float = LIMIT_S) -> Task | None:
         return None
 
 
-def dry_reset(env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S) -> str | None:
-    """Reset `env` on `task` and close it. Raises ConfigError; returns a note where the prompt could
-    not be looked at."""
+def dry_reset(
+    env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S, place: str = ""
+) -> str | None:
+    """Reset `env` on `task` and close it; `place`: of its row, if it is one. Raises ConfigError;
+    returns a note where the prompt could not be looked at."""
+    whose = place or task.id
     try:
-        return _run(type(env), lambda watch: _try(watch, env, task, seed, limit_s))
+        return _run(type(env), lambda watch: _try(watch, env, task, whose, seed, limit_s))
     except OverdueError as error:
         return _late(type(env), error.method, limit_s)
 
@@ -106,7 +109,9 @@ async def _first(watch: MethodWatch, source: TaskSource, limit_s: float) -> Task
     raise ConfigError(f"{name} gave {given}; it must `yield Task(id, row)`")
 
 
-async def _try(watch: MethodWatch, env: Env, task: Task, seed: int, limit_s: float) -> str | None:
+async def _try(
+    watch: MethodWatch, env: Env, task: Task, whose: str, seed: int, limit_s: float
+) -> str | None:
     cls = type(env)
     prompt: object = None
     failure: BaseException | None = None
@@ -120,11 +125,11 @@ async def _try(watch: MethodWatch, env: Env, task: Task, seed: int, limit_s: flo
         return f"{cls.__qualname__}.reset could not be tried: {words_of(failure)}"
     if isinstance(failure, AgentRLError):
         raise ConfigError(
-            f"{cls.__qualname__}.reset refuses the first task, {task.id}: {words_of(failure)}"
+            f"{cls.__qualname__}.reset refuses the first task, {whose}: {words_of(failure)}"
         ) from failure
     if failure is not None:
         raise ConfigError(
-            f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {task.id}, "
+            f"{cls.__qualname__}.reset raised {words_of(failure)} on the first task, {whose}, "
             f"whose keys are {sorted(map(str, task.row))}"
         ) from failure
     if deadline.cancelled_caught:
@@ -133,7 +138,7 @@ async def _try(watch: MethodWatch, env: Env, task: Task, seed: int, limit_s: flo
     if closing is not None:
         raise ConfigError(
             f"{cls.__qualname__}.close raised {words_of(closing)} after a reset on "
-            f"{task.id}; it is called at the end of every episode"
+            f"{whose}; it is called at the end of every episode"
         ) from closing
     return None
 

@@ -13,13 +13,13 @@ import anyio
 
 from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.eval_sets import EvalSet
-from agentrl.config.run import RunConfig
 from agentrl.envs.check.bad_rows import BadRows
 from agentrl.envs.check.dry_reset import dry_reset, make_env
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import Task
 
@@ -33,41 +33,45 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
     """Notes on the rows of a set, `tasks`. Raises ConfigError where the first cannot be played."""
     cls = load_env(one.env)
     if one.env not in ROW_ENVS:
-        return _reset_first(one.config, cls, tasks[0])
+        return _reset_first(one, cls, tasks[0])
     if one.env == GENERATE:  # a function reads the row, and writes its own prompt
         return []
     env = make_env(cls, one.config.env_args)
     assert isinstance(env, SingleTurnEnv)
     env.is_evaluation = True
-    num, bad = anyio.run(_look, env, tasks)
-    first = tasks[0].id
-    if why := next((why for why, ids in bad.ids.items() if first in ids), None):
-        raise ConfigError(f"its first row, {first}, cannot be played: {why}")
-    if not bad.num:
+    num, found = anyio.run(_look, env, tasks)
+    if not found:
         return []
+    rows, bad = RowSource(str(one.path)), BadRows()
+    if 0 in found:
+        raise ConfigError(f"its first row, {rows.where(0)}, cannot be played: {found[0]}")
+    for index, why in found.items():
+        bad.add(rows.where(index), why)
     of = f"{bad.num} of its {'' if num == len(tasks) else 'first '}{num} rows"
     return [f"{of} cannot be played, and count as failed: {bad}"]
 
 
-async def _look(env: SingleTurnEnv, tasks: Sequence[Task]) -> tuple[int, BadRows]:
-    """How many rows were looked at, and those of them that cannot be played."""
-    num, bad, until = 0, BadRows(), time.monotonic() + LIMIT_S
+async def _look(env: SingleTurnEnv, tasks: Sequence[Task]) -> tuple[int, dict[int, str]]:
+    """How many rows were looked at, and by place why some of them cannot be played."""
+    num, found, until = 0, dict[int, str](), time.monotonic() + LIMIT_S
     for task in tasks:
         try:
             await SingleTurnEnv.reset(env, seed=0, task=task.row)
         except EnvError as error:
-            bad.add(task.id, str(error))
+            found[num] = str(error)
         num += 1
         if time.monotonic() > until:
             break
-    return num, bad
+    return num, found
 
 
-def _reset_first(config: RunConfig, cls: type[Env], task: Task) -> list[str]:
+def _reset_first(one: EvalSet, cls: type[Env], task: Task) -> list[str]:
+    config = one.config
     if issubclass(cls, Rollout) or cls.service_specs(config.env_args):
         return []
     env = make_env(cls, config.env_args)
     Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
     env.is_evaluation = True
-    note = dry_reset(env, task, seed=config.rollout_seed)
+    place = RowSource(str(one.path)).where(0)
+    note = dry_reset(env, task, seed=config.rollout_seed, place=place)
     return [] if note is None else [note]

@@ -1,14 +1,15 @@
 """What can be known of an environment and its tasks before anything starts.
 
-    import -> look at the class -> rows of --prompt-data -> make -> services, evaluation sets
+    import -> look at the class -> make -> rows of --prompt-data -> services, evaluation sets
         -> first task -> reset once, if the Env needs no service and does not own its loop
 
 Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
 line to write. Nothing of it outlives the check: the run makes its own instances.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import GENERATE, ROW_ENVS
@@ -22,10 +23,12 @@ from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_source import SlimeSource
+from agentrl.envs.sources import RowSource
 from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.envs.travel import arrived
 from agentrl.errors import AgentRLError, ConfigError, DataError
@@ -46,14 +49,17 @@ def preflight(config: RunConfig) -> list[str]:
 
     Raises ConfigError, or DataError with file and line.
     """
-    if parts := parts_of(config):
-        return _of_parts(config, parts)
+    parts = parts_of(config)
+    return _of_parts(config, parts) if parts else _of_one(config)
+
+
+def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
     cls = load_env(config.env or "single-turn")
     if config.dialogue_key is not None:
         return check_rows(open_source(config, cls))
     check_class(cls)
-    notes = check_rows(source := source_of(config, cls))
-    env = make_env(cls, config.env_args)
+    source, env = source_of(config, cls), make_env(cls, config.env_args)
+    notes = check_rows(source, _asks(config, env), is_part=is_part)
     services = services_of(config, cls)
     notes += check_eval_sets(config, cls)
     refuse_shared_url(config, cls, source)
@@ -70,8 +76,17 @@ def preflight(config: RunConfig) -> list[str]:
         discard(env)
         return notes
     Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
-    note = dry_reset(env, task, seed=config.rollout_seed)
+    place = source.where_at(0) if isinstance(source, RowSource) else ""
+    note = dry_reset(env, task, seed=config.rollout_seed, place=place)
     return [*notes, note] if note else notes
+
+
+def _asks(config: RunConfig, env: Env) -> Callable[[dict[str, Any]], object] | None:
+    """What a row asks, where rows say that by themselves; it raises EnvError."""
+    if not has_prompts(config):
+        return None
+    assert isinstance(env, SingleTurnEnv)
+    return env.prompt_of
 
 
 def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
@@ -82,7 +97,7 @@ def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
             if config.eval_only:  # its tasks are those of the sets
                 _check_made(part.config)
             else:
-                notes += [f"{part.whose}: {note}" for note in preflight(part.config)]
+                notes += [f"{part.whose}: {note}" for note in _of_one(part.config, is_part=True)]
     if not config.is_supervised:
         notes += check_eval_sets(config, load_env(str(parts[0].config.env)))
     return notes

@@ -2,7 +2,7 @@
 by row.
 
 Looked at are the environments for rows of a prompt and a label, whose `reset` reads a row and
-nothing else. A row that gives no prompt or lacks its label fails its group, one that does not fit
+nothing else. A row that lacks its label fails its group, one that does not fit
 --rollout-max-prompt-len will be left out, and one that does not fit the context has its group
 filtered: all are counted here and told, and how many rows were looked at. Refused: rows of which
 none can be trained.
@@ -42,7 +42,7 @@ ROWS, LIMIT_S = 1000, 10.0
 
 
 class _Seen(msgspec.Struct):
-    """What the rows so far have shown. `longest`: tokens, and the task."""
+    """What the rows so far have shown. `longest`: tokens, and the place of the row."""
 
     bad: BadRows
     num_rows: int = 0
@@ -90,15 +90,16 @@ def _room(config: RunConfig) -> tuple[PromptRoom, bool]:
 
 async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
     seen, until = _Seen(BadRows()), time.monotonic() + LIMIT_S
-    for task in source.first(ROWS):
+    for index, task in enumerate(source.first(ROWS)):
         try:
             size = await prompt_size(env, task, chat)
         except EnvError as error:
-            seen.bad.add(task.id, str(error))
+            seen.bad.add(source.where(index), str(error))
             size = 0
         seen.num_rows += 1
         seen.num_long += size > room
-        seen.longest = max(seen.longest, (size, task.id))
+        if size > seen.longest[0]:
+            seen.longest = size, source.where(index)
         if time.monotonic() > until:
             break
     return seen
@@ -122,5 +123,5 @@ def _notes(seen: _Seen, room: PromptRoom, total: int, *, leaves_out: bool) -> It
 
 
 def _longest(seen: _Seen) -> str:
-    size, task = seen.longest
-    return f"the longest is {task}" + (f" with {size}" if size < UNBOUNDED else "")
+    size, place = seen.longest
+    return f"the longest is {place}" + (f" with {size}" if size < UNBOUNDED else "")

@@ -1,24 +1,79 @@
 """The rows of --prompt-data that are read before anything starts: all, up to a limit of time.
 
-A later one that is malformed ends the run when it is reached.
+Refused with file and line: a row that cannot be read, and one of a prompt and a label whose prompt
+is missing or none; and a key of rows that no row has. A later row that is malformed ends the run
+when it is reached.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import msgspec
+
+from agentrl.envs.check.bad_rows import BadRows
+from agentrl.envs.rows.keys import holds
 from agentrl.envs.sources import RowSource
+from agentrl.errors import ConfigError, DataError, EnvError
 from agentrl.types import Task, TaskSource
 
 __all__ = ["check_rows", "first_rows"]
 
+#: The flags that say where rows have what tasks have under a key.
+_FLAGS = {"metadata": "--metadata-key", "tools": "--tool-key"}
 #: Seconds after which no further row is read.
 LIMIT_S = 10.0
 
 
-def check_rows(source: TaskSource) -> list[str]:
-    """Notes on the rows of --prompt-data, as far as they are read. Raises DataError for one that
-    cannot be."""
-    return source.check(limit_s=LIMIT_S) if isinstance(source, RowSource) else []
+def check_rows(
+    source: TaskSource,
+    asks: Callable[[dict[str, Any]], object] | None = None,
+    *,
+    is_part: bool = False,
+) -> list[str]:
+    """Notes on the rows of --prompt-data, as far as they are read. `asks` raises EnvError for one
+    that asks nothing; `is_part`: others of a mixture may have the keys that are named.
+
+    Raises DataError for rows that cannot be read or ask nothing, ConfigError where none of them
+    asks anything or has what a flag names.
+    """
+    if not isinstance(source, RowSource):
+        return []
+    seen = _Seen(set(source.names))
+
+    def look(index: int, task: Task) -> None:
+        seen.num += 1
+        seen.keys |= task.row.keys()
+        seen.unfound -= {key for key in seen.unfound if holds(task.row, source.names[key])}
+        try:
+            if asks is not None:
+                asks(task.row)
+        except EnvError as error:
+            seen.bad.add(source.where(index), str(error))
+
+    notes = source.check(limit_s=LIMIT_S, look=look)
+    if seen.bad.num == seen.num > 1:
+        raise ConfigError(f"no row of --prompt-data asks anything: {seen.bad}")
+    if seen.bad.num:
+        rows = "a row" if seen.bad.num == 1 else f"{seen.bad.num} rows"
+        raise DataError(f"{rows} of --prompt-data cannot be asked: {seen.bad}; mend or leave out")
+    lines = [
+        f"{_FLAGS[key]} {source.names[key]}: no row of {source.path} has that; the keys of its "
+        f"rows are {sorted(seen.keys)}"
+        for key in sorted(seen.unfound)
+    ]
+    if lines and seen.num == len(source) and not is_part:
+        raise ConfigError("\n".join(f"{line}: name one, or leave the flag out" for line in lines))
+    return notes + lines
+
+
+class _Seen(msgspec.Struct):
+    """What the rows so far have shown. `unfound`: keys of tasks that no row has anything for."""
+
+    unfound: set[str]
+    keys: set[str] = msgspec.field(default_factory=set)
+    bad: BadRows = msgspec.field(default_factory=BadRows)
+    num: int = 0
 
 
 def first_rows(source: TaskSource) -> Iterator[Task]:

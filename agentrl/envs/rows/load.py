@@ -33,6 +33,9 @@ def open_rows(path: Path) -> RowFile:
     """The rows at `path`. Raises ConfigError."""
     try:
         return _opened(path)
+    except FileNotFoundError as error:
+        lack = f"there is no file {Path(error.filename or path).absolute()}"
+        raise ConfigError(f"cannot read the tasks of {path}: {lack}") from error
     except OSError as error:
         raise ConfigError(f"cannot read the tasks of {path}: {error.strerror or error}") from error
 
