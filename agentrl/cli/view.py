@@ -29,8 +29,7 @@ exit codes:
   0    shown, or no episode fits: none has failed, or none is done yet
   2    the command line is wrong
   3    the tokenizer is missing, FILE cannot be written, or there is no room to copy the ledger
-  65   there is no ledger, or it cannot be read; the run has no such group, lease or task; or the
-       conversations that were asked for are no longer kept
+  65   no ledger that can be read; no such group, lease or task; or what was asked for is not kept
 """
 
 

@@ -127,7 +127,7 @@ def test_an_agent_that_takes_its_model_at_its_word_is_named(body: str, what: str
 
     problem = broken(made_of(trusting))[ANY_TURN]
     assert f"on {what}" in problem
-    assert "worth no reward" in problem
+    assert "or give it a reward of 0" in problem
 
 
 def test_an_agent_that_goes_on_when_it_is_cancelled_is_named(

@@ -180,7 +180,7 @@ def test_a_tool_that_nobody_offered_is_called_too() -> None:
     problem = str(found.problem)
     assert "ModelBehaviorError: Tool no_such_tool not found (" in problem
     assert "on a call of a tool that is not there" in problem
-    assert "as by `@rollout(..., failures={ModelBehaviorError: 0.0})`" in problem
+    assert "(by `@rollout(..., failures={ModelBehaviorError: 0.0})`)" in problem
 
 
 async def pydantic_agent(task: dict[str, Any], chat: Chat) -> float:

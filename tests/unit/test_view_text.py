@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.actors.report import PlayedEpisode
+from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason
 from agentrl.view.choice import Choice
 from agentrl.view.dialogue import dialogue
 from agentrl.view.episodes import read_episodes
 from agentrl.view.html import page
 from agentrl.view.pieces import pieces
+from agentrl.view.played import print_played
 from agentrl.view.text import print_episodes
 from agentrl.view.tokenizer import load_vocab
 from agentrl.visible import visible
@@ -84,3 +87,11 @@ def test_a_character_that_is_split_over_tokens_is_whole_and_nothing_is_lost() ->
     assert "".join(found) == said
     cut = pieces(FORMAT.vocab, FORMAT.vocab.encode_untrusted("\U0001f600")[:1])
     assert cut == ["\ufffd"]
+
+
+def test_an_episode_that_was_played_here_and_is_not_done_has_no_reward() -> None:
+    stream = io.StringIO()
+    id = EpisodeId("played", 0)
+    report = EpisodeReport(id, Outcome.FILTERED, StopReason.CONTEXT_LIMIT, [])
+    print_played(stream, PlayedEpisode(report, []), FORMAT.vocab)
+    assert stream.getvalue() == "filtered, stopped by context_limit: no reward\n"
