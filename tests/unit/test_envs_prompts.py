@@ -197,6 +197,11 @@ def test_a_key_that_no_row_has_is_refused_and_one_that_some_have_is_not(
         preflight(config(tmp_path, rows, **{flag: "misspelt"}))
     assert str(caught.value).startswith(f"--{flag.replace('_', '-')} misspelt: no row of ")
     assert "train.jsonl has that; the keys of its rows are ['input', 'label']" in str(caught.value)
+    with pytest.raises(DataError) as both:
+        preflight(config(tmp_path, [*rows, {"input": None}], **{flag: "misspelt"}))
+    row, key = str(both.value).splitlines()
+    assert "train.jsonl line 4: the task has no 'input': it is null" in row
+    assert key.startswith(f"--{flag.replace('_', '-')} misspelt: no row of ")
     rows[1] |= {"misspelt": None}
     preflight(config(tmp_path, rows, **{flag: "misspelt"}))
     preflight(config(tmp_path, rows_of(1)))

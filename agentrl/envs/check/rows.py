@@ -52,19 +52,25 @@ def check_rows(
             seen.bad.add(source.where(index), str(error))
 
     notes = source.check(limit_s=LIMIT_S, look=look)
-    if seen.bad.num == seen.num > 1:
-        raise ConfigError(f"no row of --prompt-data asks anything: {seen.bad}")
-    if seen.bad.num:
-        rows = "a row" if seen.bad.num == 1 else f"{seen.bad.num} rows"
-        raise DataError(f"{rows} of --prompt-data cannot be asked: {seen.bad}; mend or leave out")
-    lines = [
+    unfound = [
         f"{_FLAGS[key]} {source.names[key]}: no row of {source.path} has that; the keys of its "
         f"rows are {sorted(seen.keys)}"
         for key in sorted(seen.unfound)
     ]
-    if lines and seen.num == len(source) and not is_part:
-        raise ConfigError("\n".join(f"{line}: name one, or leave the flag out" for line in lines))
-    return notes + lines
+    wrong = list(_about_bad(seen))
+    if seen.num == len(source) and not is_part:
+        wrong += [f"{line}: name one, or leave the flag out" for line in unfound]
+    if wrong:
+        raise (DataError if 0 < seen.bad.num < seen.num else ConfigError)("\n".join(wrong))
+    return notes + unfound
+
+
+def _about_bad(seen: "_Seen") -> Iterator[str]:
+    if seen.bad.num == seen.num > 1:
+        yield f"no row of --prompt-data asks anything: {seen.bad}"
+    elif seen.bad.num:
+        rows = "a row" if seen.bad.num == 1 else f"{seen.bad.num} rows"
+        yield f"{rows} of --prompt-data cannot be asked: {seen.bad}; mend or leave out"
 
 
 class _Seen(msgspec.Struct):
