@@ -11,6 +11,8 @@ from agentrl.errors import ConfigError, EnvironmentSetupError
 
 __all__ = ["ABOUT", "add_arguments", "until_the_reader_leaves", "view"]
 
+_ERROR_CHARS = 200
+
 ABOUT = """\
 Shows episodes of the run in RUN as conversations, with tools, reward, advantage and weight
 versions. Without a choice: the three best and the three worst episodes of the newest lease.
@@ -90,7 +92,7 @@ def view(arguments: argparse.Namespace) -> int:
     read = read_facts if arguments.json else read_episodes
     episodes = read(arguments.run, choice)
     if not episodes:
-        what = "no such episode that failed" if arguments.failed else "no episode yet"
+        what = _none_failed(arguments.run) if arguments.failed else "no episode yet"
         sys.stderr.write(f"agentrl: {arguments.run} has {what}\n")
         return 0
     if arguments.json:
@@ -114,6 +116,19 @@ def view(arguments: argparse.Namespace) -> int:
         ) from error
     sys.stdout.write(f"{len(episodes)} episodes in {arguments.html}\n")
     return 0
+
+
+def _none_failed(run: Path) -> str:
+    """That nothing failed for good, and where else there may be something to see."""
+    from agentrl.telemetry.dropped import one_line
+    from agentrl.view.choice import Choice
+    from agentrl.view.episodes import read_facts
+
+    said = "no such episode that failed"
+    rows = [episode.row for episode in read_facts(run, Choice(all=True))]
+    if cut := [row.error for row in rows if row.outcome is None and row.error]:
+        said += f"; {len(cut)} open ones were queued again ({one_line(cut[-1], _ERROR_CHARS)})"
+    return f"{said}; of episodes of evaluations only {run / 'logs'} tells"
 
 
 @contextmanager
