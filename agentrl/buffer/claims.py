@@ -206,8 +206,8 @@ class ClaimDesk:
             return
         if charge:
             error = f"{error} with episode {id}, and with no other that was suspected"
-            again = groups.retry(self._state, row, error, charge)
-            self._count(worker, row, Outcome.ENGINE_ERROR, error, again=again)
+            again = groups.retry(self._state, row, error, charge, Outcome.ENV_ERROR)
+            self._count(worker, row, Outcome.ENV_ERROR, error, again=again)
             self._after(row, ended=not again)
         else:
             groups.again(self._state, row, error)

@@ -1,7 +1,8 @@
 """Rules of a group's life up to READY: outcomes, retries, the judge's verdict, and its fate.
 
 An engine failure or a lost worker sends an episode back to the queue, up to ENGINE_ATTEMPTS in all;
-a failure of the environment once more. A failed episode is never a zero reward: a group either has
+a failure of the environment once more. One that takes its workers down ends as env_error: beside
+agentrl they run only the user's code. A failed episode is never a zero reward: a group either has
 enough `done` episodes and trains on those, or its fate is its commonest failure. A group of which a
 first prompt does not fit is filtered: what is left of it would be another choice of its prompts.
 """
@@ -98,9 +99,15 @@ def record(
     return True
 
 
-def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
-    """Account infrastructure failures. True: queued again; False: out of attempts, its outcome
-    is engine_error."""
+def retry(
+    state: State,
+    row: EpisodeRow,
+    error: str,
+    times: int = 1,
+    outcome: Outcome = Outcome.ENGINE_ERROR,
+) -> bool:
+    """Account attempts that infrastructure failed, or that ended their worker. True: queued again;
+    False: out of attempts, and this is its outcome."""
     failures = row.engine_failures + times
     if failures < ENGINE_ATTEMPTS:
         again(state, row, error, engine_failures=failures)
@@ -110,7 +117,7 @@ def retry(state: State, row: EpisodeRow, error: str, times: int = 1) -> bool:
             row,
             engine_failures=failures,
             worker=None,
-            outcome=Outcome.ENGINE_ERROR,
+            outcome=outcome,
             stop_reason=StopReason.ERROR,
             error=error,
         )

@@ -57,7 +57,7 @@ class JudgeDesk:
                 self._waiting.add(mint)
                 continue
             reason = f"judging took down {JUDGE_ATTEMPTS} workers"
-            groups.close(self._state, mint, Fate.ENGINE_ERROR, reason)
+            groups.close(self._state, mint, Fate.ENV_ERROR, reason)
             del self._lost[mint]
         worker.judging.clear()
 

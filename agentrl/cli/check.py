@@ -9,19 +9,28 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from agentrl.cli.apart import tell
 from agentrl.envs.check.harness import Finding, Standing
 from agentrl.envs.check.subject import Subject
+from agentrl.envs.env import Env
+from agentrl.envs.messages import Message
+from agentrl.types import Task
+
+if TYPE_CHECKING:
+    from agentrl.envs.check.first_prompts import FirstPrompts
 
 __all__ = ["CheckProgress", "check"]
 
 #: Seconds between two lines, on a terminal and elsewhere.
 REDRAWN_S, PLAIN_S = 1.0, 10.0
 _CLEAR = "\r\x1b[K"
+_FITS = "a model has room for its first prompt"
+#: Characters of a prompt that may be too long for a small model.
+_LONG_CHARS = 4_000
 
 
 class CheckProgress:
@@ -83,14 +92,15 @@ class CheckProgress:
         self._stream.flush()
 
 
-def check(subject: Subject, limit_s: float) -> int:
-    """Try all promises within `limit_s` and print what is found; returns the exit code."""
+def check(subject: Subject, limit_s: float, sized: "FirstPrompts | None" = None) -> int:
+    """Try all promises within `limit_s` and print what is found; returns the exit code. `sized`
+    compares the first prompt with a model."""
     num_broken = num_partly = 0
     name, about = _about(subject)
     sys.stdout.write(f"{about}\n")
     sys.stdout.flush()
     with _unlogged(), CheckProgress(sys.stderr) as progress:
-        for finding in _findings(subject, progress, limit_s):
+        for finding in _findings(subject, progress, limit_s, sized):
             num_broken += finding.problem is not None
             num_partly += finding.note is not None
             mark = "BAD" if finding.problem else "-- " if finding.note else "ok "
@@ -132,7 +142,9 @@ def _unlogged() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _findings(subject: Subject, progress: CheckProgress, limit_s: float) -> Iterator[Finding]:
+def _findings(
+    subject: Subject, progress: CheckProgress, limit_s: float, sized: "FirstPrompts | None"
+) -> Iterator[Finding]:
     def announce(standing: Standing) -> None:
         tell(standing.promise)
         progress.tries(standing)
@@ -142,7 +154,21 @@ def _findings(subject: Subject, progress: CheckProgress, limit_s: float) -> Iter
     if issubclass(subject.cls, Rollout):
         from agentrl.actors.rollout_contract import check_rollout
 
-        return check_rollout(subject, announce, limit_s)
+        yield from check_rollout(subject, announce, limit_s)
+        return
     from agentrl.envs.check.contract import check_contract
 
-    return check_contract(subject, announce, limit_s)
+    num_chars = 0
+
+    def look(env: Env, task: Task, prompt: Sequence[Message]) -> None:
+        nonlocal num_chars
+        num_chars = sum(len(message.content) for message in prompt)
+        if sized is not None:
+            sized.look(env, task, prompt)
+
+    promises = check_contract(subject, announce, limit_s, look)
+    if sized is not None and num_chars:
+        yield Finding(_FITS, sized.problem() if sized.all_too_long else None)
+    elif num_chars > _LONG_CHARS:
+        yield Finding(_FITS, None, f"{num_chars:,} characters: give --hf-checkpoint, to compare it")
+    yield from promises

@@ -13,6 +13,7 @@ from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
+    from agentrl.envs.check.first_prompts import FirstPrompts
     from agentrl.envs.check.subject import Subject
     from agentrl.envs.env import Env
     from agentrl.types import Task
@@ -74,6 +75,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
             _add_policy(made)
         else:
             _add_limit(made)
+            _add_model(made)
     new = commands.add_parser("new", help="Write a small Env and its tasks, to be changed")
     new.add_argument(
         "name", metavar="NAME", help="Name of the file NAME.py, and of the class in it"
@@ -112,6 +114,11 @@ def _add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit-s", metavar="SECONDS", type=seconds, default=CHECK_S, help=words)
 
 
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    words = "Model that is to have room for the first prompt (default: it is not compared)"
+    parser.add_argument("--hf-checkpoint", metavar="DIR", help=words)
+
+
 def _object(text: str) -> dict[str, Any]:
     try:
         found: object = json.loads(text)
@@ -135,7 +142,20 @@ def _check(arguments: argparse.Namespace) -> int:
     from agentrl.cli.check import check
 
     with _subject(arguments) as subject:
-        return check(subject, arguments.limit_s)
+        return check(subject, arguments.limit_s, _sized(arguments))
+
+
+def _sized(arguments: argparse.Namespace) -> "FirstPrompts | None":
+    """What compares the first prompt with the model of --hf-checkpoint. Raises ConfigError where
+    that is none."""
+    if arguments.hf_checkpoint is None:
+        return None
+    import msgspec
+
+    from agentrl.envs.check.first_prompts import open_first_prompts
+
+    config = msgspec.structs.replace(_as_run(arguments), hf_checkpoint=arguments.hf_checkpoint)
+    return open_first_prompts(config)
 
 
 def _play(arguments: argparse.Namespace) -> int:

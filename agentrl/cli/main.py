@@ -1,5 +1,6 @@
-"""`agentrl SUB-COMMAND`: work on runs and hosts. Training starts with train_async.py.
+"""`agentrl SUB-COMMAND`: train, and work on runs and hosts.
 
+    agentrl train-async   what train_async.py of a clone does; `agentrl train` is its train.py
     agentrl audit RUN     check the ledger of a finished run; exit 1 when it contradicts itself
     agentrl view RUN      episodes of a run as conversations, or as one page with --html FILE
     agentrl eval MODEL    score a model on the evaluation sets of an Env; nothing is trained
@@ -22,14 +23,23 @@ from typing import Any
 
 from agentrl.cli import check_hook, convert, env, explain, plan, simulate, view
 from agentrl.cli.parser import Parser
+from agentrl.config.command_line import Program
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.visible import visible
 
 __all__ = ["made_parser", "main"]
 
 _ABOUT = (
-    """Work on runs and hosts. Training starts with `python train_async.py` (see its --help)."""
+    """Train, and work on runs and hosts. In a clone `python train_async.py` is `train-async`."""
 )
+#: Sub-commands that take the flags of a program of the clone, and the program.
+_TRAINING: dict[str, Program] = {"train-async": "train_async", "train": "train"}
+_TRAIN = """\
+Trains as `python {}.py` of a clone does, with the same flags; --help lists them.
+
+exit codes: 0 complete, 2 command line, 3 host, 4 health check, 65 data or user code, 130 SIGINT,
+143 SIGTERM, else 70
+"""
 _AUDIT = """\
 Checks what a run left in RUN against what the buffer promises: every group has exactly one fate or
 is open, nothing is trained twice, and the stored trajectories of open groups are whole. Reads only;
@@ -72,7 +82,12 @@ def main(argv: list[str] | None = None) -> int:
         from agentrl.cli.apart import run_apart
 
         return run_apart(sys.argv[1:])
-    arguments = made_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    if given and (program := _TRAINING.get(given[0])) is not None:
+        from agentrl.cli.train import main as train
+
+        return train(given[1:], program)
+    arguments = made_parser().parse_args(given)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
@@ -87,6 +102,8 @@ def made_parser() -> Parser:
         prog="agentrl", description=_ABOUT, epilog="agentrl SUB-COMMAND --help says more."
     )
     commands = parser.add_subparsers(metavar="SUB-COMMAND", required=True)
+    for name, brief in (("train-async", "Train asynchronously"), ("train", "Train synchronously")):
+        _add(commands, name, brief, _TRAIN.format(_TRAINING[name]))
     audit = _add(commands, "audit", "Check the ledger of a finished run", _AUDIT)
     audit.add_argument("run", metavar="RUN", type=Path, help="Run directory, such as runs/ID")
     audit.set_defaults(command=_audit)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ABOUT", "add_arguments", "until_the_reader_leaves", "view"]
 
+_ERROR_CHARS = 200
+
 ABOUT = """\
 Shows episodes of the run in RUN as conversations, with tools, reward, advantage and weight
 versions. Without a choice: the three best and the three worst episodes of the newest lease.
@@ -94,7 +96,7 @@ def view(arguments: argparse.Namespace) -> int:
     read = read_facts if arguments.json else read_episodes
     episodes = read(arguments.run, choice)
     if not episodes:
-        sys.stderr.write(f"agentrl: {arguments.run} has {_nothing(choice)}\n")
+        sys.stderr.write(f"agentrl: {arguments.run} has {_nothing(arguments.run, choice)}\n")
         return 0
     if arguments.json:
         with until_the_reader_leaves():
@@ -119,12 +121,25 @@ def view(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _nothing(choice: "Choice") -> str:
+def _nothing(run: Path, choice: "Choice") -> str:
+    """What there is none of, and where else there may be something to see."""
     if choice.failed:
-        return "no such episode that failed"
+        return _none_failed(run)
     if choice.group is not None or choice.lease is not None:
         return f"no such episode of task {choice.task}"
     return "no episode yet" if choice.all else "no episode that is done yet"
+
+
+def _none_failed(run: Path) -> str:
+    from agentrl.telemetry.dropped import one_line
+    from agentrl.view.choice import Choice
+    from agentrl.view.episodes import read_facts
+
+    said = "no such episode that failed"
+    rows = [episode.row for episode in read_facts(run, Choice(all=True))]
+    if cut := [row.error for row in rows if row.outcome is None and row.error]:
+        said += f"; {len(cut)} open ones were queued again ({one_line(cut[-1], _ERROR_CHARS)})"
+    return f"{said}; of episodes of evaluations only {run / 'logs'} tells"
 
 
 @contextmanager

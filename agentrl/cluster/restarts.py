@@ -127,13 +127,13 @@ class Processes:
         life = self._lives.get(notice.name)
         return life.learner if life is not None and life.pid == notice.pid else None
 
-    async def kill(self, name: str, incarnation: str) -> bool:
-        """End a process that does not answer, and none that has taken its place. Whether it was
+    async def signal(self, name: str, incarnation: str, number: int) -> bool:
+        """Send a signal to a process, and to none that has taken its place. Whether it was
         there."""
         life = self._lives.get(name)
         if life is None or life.incarnation != incarnation:
             return False
-        return bool(await in_thread(self._cluster.signal, name, signal.SIGKILL, life.pid))
+        return bool(await in_thread(self._cluster.signal, name, number, life.pid))
 
     def left_without(self, names: Collection[str]) -> list[str] | None:
         """The node of `names` is gone, and they with it. Engines and agent workers that are left;
@@ -247,7 +247,7 @@ class Processes:
                     raise
                 _LOG.error("%s; it is killed", error)
                 with suppress(SlotLostError):  # who watches the slot decides
-                    if await self.kill(name, life.incarnation):
+                    if await self.signal(name, life.incarnation, signal.SIGKILL):
                         return
             else:
                 await self.ask_for_weights(name)

@@ -9,8 +9,11 @@ lost is started again once Ray has a place for it (`rescheduling.py`).
 """
 
 import logging
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,6 +27,7 @@ from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.rescheduling import Rescheduler
 from agentrl.cluster.restarts import Processes, in_thread
+from agentrl.cluster.standstill import STACKS, Standstill, stacks_of
 from agentrl.cluster.supervision import (
     MAX_RESTARTS,
     Consequence,
@@ -62,6 +66,8 @@ class Watch:
         self._requests, self._state, self._recorder = requests, state, recorder
         self._supervision = Supervision(len(processes.learners))
         self._rescheduler = Rescheduler(cluster, processes, recorder, str(run.spec))
+        #: Processes that were killed because they did not answer, until their end is noticed.
+        self._silent: dict[str, Standstill] = {}
 
     async def run(self) -> None:
         """Watch until cancelled. Raises the AgentRLError that an exit means."""
@@ -81,9 +87,16 @@ class Watch:
         name = peer["name"]
         if not must_be_killed(peer["role"], peer["state"]):
             return
+        send = partial(self._processes.signal, name, peer["incarnation"])
         with suppress(SlotLostError):  # who watches the slot decides
-            if await self._processes.kill(name, peer["incarnation"]):
-                _LOG.error("%s did not answer: it is killed and started again", name)
+            log = self._run.log(name)
+            stood = await stacks_of(Path(log), partial(send, STACKS))
+            self._silent[name] = stood
+            if await send(signal.SIGKILL):
+                words = f"{stood.words()}; see {log}"
+                _LOG.error("%s did not answer: it is killed and started again; %s", name, words)
+                return
+        self._silent.pop(name, None)
 
     async def _watch(
         self, slot: str, waits: anyio.CapacityLimiter, tasks: anyio.abc.TaskGroup
@@ -118,6 +131,7 @@ class Watch:
 
     def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)
+        stood = self._silent.pop(notice.name, None)
         consequence = self._supervision.ended(notice, self._processes.learner_life(notice))
         if consequence is Consequence.LEARNER_DONE:
             self._state.learner_done = True
@@ -126,7 +140,7 @@ class Watch:
         elif consequence is Consequence.FAIL and _tells_of_lease(notice):
             tasks.start_soon(self._fail_learner, notice)
         elif consequence is Consequence.FAIL:
-            raise self._error(notice)
+            raise self._error(notice, stood)
         elif consequence is not Consequence.NOTHING:
             self._recorder.note(
                 f"{notice.name} {_ended(notice)}: it is started again; see "
@@ -146,9 +160,9 @@ class Watch:
             await self._requests.catch_up()
         raise self._error(notice)
 
-    def _error(self, notice: ExitNotice) -> AgentRLError:
+    def _error(self, notice: ExitNotice, stood: Standstill | None = None) -> AgentRLError:
         ended = f"{notice.name} (pid {notice.pid}) {_ended(notice)}"
-        log = f"its log {self._run.log(notice.name)} ends:\n{self._run.log_tail(notice.name)}"
+        log = f"its log {self._run.log(notice.name)} {self._logged(notice.name, stood)}"
         kind = exit_error(notice)
         where = self._state.failed_leases.words() if _tells_of_lease(notice) else ""
         if kind is not InfrastructureError:
@@ -156,7 +170,14 @@ class Watch:
             return kind(f"{ended}{where}; {log}")
         told = f"{notice.name} ended {MAX_RESTARTS + 1} times without a new iteration"
         told += f": {where}" if where else ""
+        told += f": it did not answer; {stood.words()}" if stood else ""
         return RestartsSpentError(f"{ended}: {told}; {log}", told=told)
+
+    def _logged(self, name: str, stood: Standstill | None) -> str:
+        """What a log says that a person wants to see: the inmost lines of a stack, or the last."""
+        if stood is None or not stood.stack:
+            return f"ends:\n{self._run.log_tail(name)}"
+        return "\n".join(("has its stack, which begins:", *(f"  {line}" for line in stood.stack)))
 
 
 def _tells_of_lease(notice: ExitNotice) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from agentrl.config.descriptors import raise_limit
+from agentrl.config.engine_packages import check_engine_packages
 from agentrl.config.first_weights import holds_megatron, holds_model, models_of
 from agentrl.config.places import CHECKPOINT
 from agentrl.config.refusals import gather
@@ -28,6 +29,7 @@ def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
     """Notes for the user. Raises the first error, with the words of all."""
     return gather(
         check_packages,
+        partial(check_engine_packages, config),
         partial(check_trackers, config),
         partial(_weights, config, dry_run=dry_run),
         partial(_first_checkpoint, config),

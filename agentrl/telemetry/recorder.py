@@ -112,7 +112,7 @@ class Recorder:
                 )
             case "failures":
                 self._failures = data
-                self._tell_first_env_error(data["first"])
+                self._tell_first_env_error(data)
             case "fates":
                 self._summary.fates(data["counts"])
                 self._latest |= {f"buffer/fates/{k}": n for k, n in data["counts"].items()}
@@ -198,15 +198,16 @@ class Recorder:
     def _summary_path(self) -> Path:
         return self._run_dir / "summary.json"
 
-    def _tell_first_env_error(self, first: Mapping[str, Mapping[str, str]]) -> None:
-        failure = first.get("env_error")
+    def _tell_first_env_error(self, data: Mapping[str, Any]) -> None:
+        failure = data["first"].get("env_error")
         if failure is None or self._env_error_told:
             return
         self._env_error_told = True
         log = self._run_dir / "logs" / f"{failure['worker']}.log"
+        then = "is played again on a fresh Env" if data["retried"] else "failed for good"
         self.note(
             f"note: an episode failed (env_error: {one_line(failure['error'], _ERROR_CHARS)}); it "
-            f"is played again on a fresh Env; see {log}"
+            f"{then}; see {log}"
         )
 
     def _tell_first_judge_error(self, failure: Mapping[str, str]) -> None:
@@ -232,9 +233,10 @@ class Recorder:
 
     def _tell_failures(self, data: Mapping[str, Any]) -> None:
         attempts = ", ".join(f"{count} {outcome}" for outcome, count in data["counts"].items())
-        words = [f"{data['retried']} of {data['played']} episodes failed and were played again"]
-        words += [f"{data['lost']} failed for good"] if data["lost"] else []
-        self.note(f"{', '.join(words)} ({attempts}); see {self._run_dir / 'logs'}")
+        again, lost, of = data["retried"], data["lost"], f"of {data['played']} episodes failed"
+        told = f"{again} {of} and were played again" if again else f"{lost} {of} for good"
+        told += f", {lost} failed for good" if again and lost else ""
+        self.note(f"{told} ({attempts}); see {self._run_dir / 'logs'}")
 
     def _step_event(self, data: Mapping[str, Any]) -> StepEvent:
         metrics: dict[str, float] = dict(self._latest)

@@ -11,7 +11,7 @@ __all__ = ["MakeLab", "settled"]
 
 MakeLab = Callable[..., Lab]
 #: A group that three deaths hit is not lost: it has that fate, and another takes its place.
-_NAMED = {Fate.TRAINED, Fate.ENGINE_ERROR}
+_NAMED = {Fate.TRAINED, Fate.ENGINE_ERROR, Fate.ENV_ERROR}
 
 
 def settled(

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import anyio
 import msgspec
 import pytest
 from aiohttp import web
+from anyio.abc import Process
 
 from agentrl.cluster.spec import ModelFacts, RunSpec
+from agentrl.cluster.standstill import STACKS, stacks_of
 from agentrl.config.run import RunConfig
 from agentrl.types import EngineAddress, EpisodeAssignment, EpisodeId, Outcome, SamplingParams, Task
 from agentrl.wire.messages import Assign
@@ -147,6 +150,11 @@ def assignment(index: int, **row: Any) -> EpisodeAssignment:
     )
 
 
+async def _asked(process: Process) -> bool:
+    process.send_signal(STACKS)
+    return True
+
+
 async def test_no_user_code_ends_the_process_or_the_episode_beside_it(tmp_path: Path) -> None:
     cases = [(kind, where) for kind in KINDS for where in PLACES]
     engine = Engine()
@@ -173,6 +181,7 @@ async def test_no_user_code_ends_the_process_or_the_episode_beside_it(tmp_path: 
                 await buffer.until(lambda: len(buffer.finished) == len(cases), 60)
                 engine.release.set()
                 await buffer.until(lambda: 0 in buffer.finished, 60)
+                assert (await stacks_of(tmp_path / "log", partial(_asked, process))).stack
                 assert process.returncode is None
             finally:
                 with anyio.CancelScope(shield=True), suppress(ProcessLookupError):

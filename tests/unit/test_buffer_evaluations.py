@@ -157,7 +157,7 @@ def test_the_failures_name_the_evaluation_episode_that_took_its_workers_down() -
         b.say("driver.1", PeerLost("w0"))
         b.say(b.join("w0", "worker", incarnation), Capacity(4))
     told = b.told("failures")[-1]
-    assert "worker w0 was lost with episode eval-e1-0/0#0" in told["first"]["engine_error"]["error"]
+    assert "worker w0 was lost with episode eval-e1-0/0#0" in told["first"]["env_error"]["error"]
     assert (told["played"], told["retried"], told["lost"]) == (1, 1, 1)
 
 

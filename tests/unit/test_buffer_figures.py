@@ -114,9 +114,9 @@ def test_what_a_lost_worker_held_and_what_was_refused_are_failed_attempts() -> N
     b.finish("w1.1", other.id, defect="513 logprobs")
     b.say("driver.1", PeerLost("w0"))
     told = b.told("failures")[-1]
-    assert told["counts"] == {"engine_error": 1, "poison": 1}
-    assert told["first"]["engine_error"]["error"].startswith("worker w0 was lost with episode ")
-    assert told["first"]["engine_error"]["episode"] == str(mine.id)
+    assert told["counts"] == {"env_error": 1, "poison": 1}
+    assert told["first"]["env_error"]["error"].startswith("worker w0 was lost with episode ")
+    assert told["first"]["env_error"]["episode"] == str(mine.id)
     assert "refused: 513 logprobs" in told["first"]["poison"]["error"]
     assert (told["played"], told["retried"], told["lost"]) == (2, 1, 1)
 
@@ -134,8 +134,8 @@ def test_an_evaluations_failed_attempts_are_counted_too() -> None:
     b.say("w0.2", Capacity(1))
     b.say("driver.1", PeerLost("w0"))
     told = b.told("failures")[-1]
-    assert told["counts"] == {"engine_error": 1, "env_error": 1}
-    assert told["first"]["engine_error"]["worker"] == "w0"
+    assert told["counts"] == {"env_error": 2}
+    assert told["first"]["env_error"]["worker"] == "w0"
     assert told["lost"] == 0
 
 

@@ -49,7 +49,7 @@ def test_a_judge_that_takes_three_workers_down_ends_the_group() -> None:
     b.finish("w0.1", episode.id)
     for incarnation in ("2", "3", "4"):
         b.join("w0", "worker", incarnation)
-    assert b.core.state.fates == {Fate.ENGINE_ERROR: 1}
+    assert b.core.state.fates == {Fate.ENV_ERROR: 1}
 
 
 @pytest.mark.parametrize(

@@ -131,17 +131,17 @@ def test_of_64_beside_a_culprit_none_is_charged_and_the_culprit_is_named(
     rows = last_rows(b)
     found = rows.pop(culprit)
     assert {(row.outcome, row.engine_failures) for row in rows.values()} == {(Outcome.DONE, 0)}
-    assert found.outcome is Outcome.ENGINE_ERROR
+    assert found.outcome is Outcome.ENV_ERROR
     assert f"was lost with episode 00000001/{culprit}#" in str(found.error)
     assert play.deaths <= 4
-    assert b.told("failures")[-1]["counts"] == {"engine_error": 1}
+    assert b.told("failures")[-1]["counts"] == {"env_error": 1}
 
 
 def test_two_culprits_are_both_found() -> None:
     b = crowd(["w0"], 64)
     play = Play(b, ["w0"], {("00000001", 5), ("00000001", 50)})
     play.until_all_have_ended()
-    failed = {row.index for row in last_rows(b).values() if row.outcome is Outcome.ENGINE_ERROR}
+    failed = {row.index for row in last_rows(b).values() if row.outcome is Outcome.ENV_ERROR}
     charged = {row.index for row in last_rows(b).values() if row.engine_failures}
     assert failed == charged == {5, 50}
     assert play.deaths <= 8
@@ -165,7 +165,7 @@ def test_an_evaluation_beside_a_culprit_has_all_its_episodes() -> None:
     play.until_all_have_ended()
     (told,) = b.told("evaluation")
     assert (told["n"], told["failed"]) == (12, 0)
-    assert last_rows(b)[3].outcome is Outcome.ENGINE_ERROR
+    assert last_rows(b)[3].outcome is Outcome.ENV_ERROR
 
 
 def test_a_culprit_of_an_evaluation_costs_training_nothing() -> None:
@@ -188,7 +188,7 @@ def test_a_judge_that_takes_workers_down_costs_the_episodes_beside_it_nothing() 
     for _ in range(3):
         assert b.take(play.peer("w0"), Judge)
         play.die("w0")
-    assert b.core.state.fates == {Fate.ENGINE_ERROR: 1}
+    assert b.core.state.fates == {Fate.ENV_ERROR: 1}
     play.until_all_have_ended()
     rows = [row for row in b.rows if isinstance(row, EpisodeRow)]
     assert {row.engine_failures for row in rows} == {0}
@@ -208,8 +208,8 @@ def test_a_judgement_beside_a_culprit_is_made_all_the_same() -> None:
             b.say(play.peer("w0"), Verdict(order.group, [1.0]))
             break
     play.until_all_have_ended()
-    assert b.core.state.fates == {Fate.ENGINE_ERROR: 1}
-    (ended,) = [r.mint for r in b.rows if isinstance(r, GroupRow) and r.fate is Fate.ENGINE_ERROR]
+    assert b.core.state.fates == {Fate.ENV_ERROR: 1}
+    (ended,) = [r.mint for r in b.rows if isinstance(r, GroupRow) and r.fate is Fate.ENV_ERROR]
     assert ended == 7
 
 

@@ -233,7 +233,7 @@ def test_what_an_env_raises_as_it_is_played_is_told_with_its_line(
         ("env check one.py two.py", "'two.py' is one word too many"),
         ("env check one.py --zzz", "there is no --zzz; --help tells what there is"),
         ("envs", "invalid choice: 'envs'; did you mean env?"),
-        ("zzz", "invalid choice: 'zzz'; choose from audit, view, eval, env"),
+        ("zzz", "invalid choice: 'zzz'; choose from train-async, train, audit"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_nearest(

@@ -1,7 +1,6 @@
 """A lost node: what a run goes on without, and what it cannot do without."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -66,6 +65,13 @@ class Nodes(PaperCluster):
         raise SlotLostError(f"{name} was there")
 
 
+class Logs:
+    spec = "spec"
+
+    def log(self, name: str) -> str:
+        return f"/nowhere/{name}.log"
+
+
 class Notes:
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -91,7 +97,7 @@ def watched(*lost: str) -> tuple[list[str], list[str], list[str]]:
         unrouted.append(name)
 
     processes.unroute = unroute  # type: ignore[method-assign]
-    parts: Any = (SimpleNamespace(spec="spec"), cluster, processes, requests, state, notes)
+    parts: Any = (Logs(), cluster, processes, requests, state, notes)
     watch = Watch(*cast(tuple[RunDir, Cluster, Processes, Requests, RunState, Recorder], parts))
     heard: list[str] = []
 

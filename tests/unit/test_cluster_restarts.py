@@ -130,11 +130,11 @@ def test_a_process_that_was_replaced_is_not_missed_in_its_successor() -> None:
         await end(made, cluster, "worker-0")
         first, second = told_of(cluster, 0), told_of(cluster, 1)
         return [
-            await made.kill("worker-0", first),
+            await made.signal("worker-0", first, signal.SIGKILL),
             dict(cluster.running),
-            await made.kill("worker-0", second),
-            await made.kill("worker-0", second),
-            await made.kill("stranger", first),
+            await made.signal("worker-0", second, signal.SIGKILL),
+            await made.signal("worker-0", second, signal.SIGKILL),
+            await made.signal("stranger", first, signal.SIGKILL),
         ]
 
     alive = {"worker-0": 102}

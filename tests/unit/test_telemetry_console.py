@@ -49,13 +49,27 @@ def test_the_first_env_error_is_told_with_its_words_and_all_of_them_once_more_at
     ]
 
 
-def test_a_lost_worker_is_no_error_of_the_env_and_is_told_at_the_end_only(run_dir: Path) -> None:
+def test_an_engine_that_fails_is_no_error_of_the_env_and_is_told_at_the_end_only(
+    run_dir: Path,
+) -> None:
     lost = failures(0, "", retried=2, lost=1) | {"counts": {"engine_error": 4, "poison": 1}}
     assert console_of(run_dir, lost) == [
         (
             "2 of 480 episodes failed and were played again, 1 failed for good "
             f"(4 engine_error, 1 poison); see {run_dir}/logs"
         )
+    ]
+
+
+def test_what_failed_for_good_at_once_was_not_played_again(run_dir: Path) -> None:
+    """An episode that took four workers down is charged with all of them together."""
+    told = failures(1, "worker w-7 was lost", retried=0, lost=1)
+    assert console_of(run_dir, told) == [
+        (
+            "note: an episode failed (env_error: worker w-7 was lost); it failed for good; see "
+            f"{run_dir}/logs/w-7.log"
+        ),
+        f"1 of 480 episodes failed for good (1 env_error); see {run_dir}/logs",
     ]
 
 

@@ -110,7 +110,19 @@ def test_failed_episodes_are_found_without_knowing_their_group(
     ):
         assert cli.main(["view", run, "--failed", *choice]) == 0
         out, err = capsys.readouterr()
-        assert (out, err) == ("", f"agentrl: {run} has no such episode that failed\n")
+        told = f"of episodes of evaluations only {run}/logs tells"
+        assert (out, err) == ("", f"agentrl: {run} has no such episode that failed; {told}\n")
+
+
+def test_where_nothing_failed_for_good_what_was_queued_again_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ViewedRun(tmp_path)
+    (first, _) = run.mint("Which river?")
+    run.fail(first, "worker w-0\n was lost")
+    assert cli.main(["view", str(run.close()), "--failed"]) == 0
+    said = "no such episode that failed; 1 open ones were queued again (worker w-0 was lost); "
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
+from agentrl.cluster.standstill import listen
 from agentrl.config.engines import named_ranks
 from agentrl.config.run import RunConfig
 from agentrl.serving.client import EngineClient
@@ -45,6 +46,7 @@ def client_settings(spec: RunSpec) -> dict[str, Any]:
 
 def main(spec: RunSpec, name: str) -> None:
     """Play episodes until SIGTERM."""
+    listen()
     work = functools.partial(_work, spec, name)
     anyio.run(until_sigterm, work, backend_options={"loop_factory": WorkerLoop})
 

@@ -27,7 +27,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from agentrl.envs.check.arguments import never_given
-from agentrl.envs.check.dry_reset import dry_reset
+from agentrl.envs.check.dry_reset import Look, dry_reset
 from agentrl.envs.check.harness import (
     Announce,
     BrokenError,
@@ -68,17 +68,20 @@ GONE_S = 1.0
 
 
 def check_contract(
-    subject: Subject, announce: Announce = str, limit_s: float = CHECK_S
+    subject: Subject,
+    announce: Announce = str,
+    limit_s: float = CHECK_S,
+    look: Look | None = None,
 ) -> Iterator[Finding]:
     """Try one promise after the other, nothing anew when `limit_s` are over; a prompt that cannot
-    be had ends it.
+    be had ends it. `look` is shown the prompt before.
 
     Raises ConfigError for an Env that cannot be played at all.
     """
     tool_timeout_s = min(subject.context.tool_timeout_s, LIMIT_S / 3)  # in time to be told of
     context = msgspec.structs.replace(subject.context, tool_timeout_s=tool_timeout_s)
     subject = msgspec.structs.replace(subject, context=context)
-    dry_reset(subject.make(), subject.task, seed=subject.seed, limit_s=LIMIT_S)
+    dry_reset(subject.make(), subject.task, seed=subject.seed, limit_s=LIMIT_S, look=look)
     ungiven: dict[Promise, bool] = {
         _reads_text_only: not subject.cls.reward_reads_text_only,
         _can_be_saved: not subject.cls.can_be_saved,

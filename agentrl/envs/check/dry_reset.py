@@ -9,7 +9,7 @@ merely slow, waits in a thread, or finds a service away, is a note.
 
 import copy
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -28,12 +28,14 @@ from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import place_of, words_of
 
-__all__ = ["LIMIT_S", "discard", "dry_reset", "first_task", "make_env"]
+__all__ = ["LIMIT_S", "Look", "discard", "dry_reset", "first_task", "make_env"]
 
 #: Seconds that the first task, `reset` and `close` may take, each.
 LIMIT_S = 10.0
 
 T = TypeVar("T")
+#: Is shown an Env, its task, and the prompt that its reset gave.
+Look = Callable[[Env, Task, Sequence[Message]], None]
 
 
 def make_env(cls: type[Env], args: Mapping[str, Any]) -> Env:
@@ -61,13 +63,19 @@ def first_task(source: TaskSource, limit_s: float = LIMIT_S) -> Task | None:
 
 
 def dry_reset(
-    env: Env, task: Task, *, seed: int, limit_s: float = LIMIT_S, place: str = ""
+    env: Env,
+    task: Task,
+    *,
+    seed: int,
+    limit_s: float = LIMIT_S,
+    place: str = "",
+    look: Look | None = None,
 ) -> str | None:
-    """Reset `env` on `task` and close it; `place`: of its row, if it is one. Raises ConfigError;
-    returns a note where the prompt could not be looked at."""
+    """Reset `env` on `task` and close it; `place`: of its row, if it is one; `look` is shown the
+    prompt. Raises ConfigError; returns a note where the prompt could not be looked at."""
     whose = place or task.id
     try:
-        return _run(type(env), lambda watch: _try(watch, env, task, whose, seed, limit_s))
+        return _run(type(env), lambda watch: _try(watch, env, task, whose, seed, limit_s, look))
     except OverdueError as error:
         return _late(type(env), error.method, limit_s)
 
@@ -110,7 +118,13 @@ async def _first(watch: MethodWatch, source: TaskSource, limit_s: float) -> Task
 
 
 async def _try(
-    watch: MethodWatch, env: Env, task: Task, whose: str, seed: int, limit_s: float
+    watch: MethodWatch,
+    env: Env,
+    task: Task,
+    whose: str,
+    seed: int,
+    limit_s: float,
+    look: Look | None,
 ) -> str | None:
     cls = type(env)
     prompt: object = None
@@ -134,12 +148,14 @@ async def _try(
         ) from failure
     if deadline.cancelled_caught:
         return _late(cls, "reset", limit_s)
-    _check_prompt(prompt, f"{cls.__qualname__}.reset")
+    given = _checked_prompt(prompt, f"{cls.__qualname__}.reset")
     if closing is not None:
         raise ConfigError(
             f"{cls.__qualname__}.close raised {words_of(closing)} after a reset on "
             f"{whose}; it is called at the end of every episode"
         ) from closing
+    if look is not None:
+        look(env, task, given)
     return None
 
 
@@ -152,7 +168,7 @@ async def _close(watch: MethodWatch, env: Env, limit_s: float) -> BaseException 
     return None
 
 
-def _check_prompt(prompt: object, name: str) -> None:
+def _checked_prompt(prompt: object, name: str) -> Sequence[Message]:
     advice = "return a list of messages, as in `return [Message.user(text)]`"
     if not isinstance(prompt, list | tuple):
         raise ConfigError(f"{name} returned {_shown(prompt)}; {advice}")
@@ -164,6 +180,7 @@ def _check_prompt(prompt: object, name: str) -> None:
         if not isinstance(message, Message):
             where = f"message {position} of the prompt that {name} returned"
             raise ConfigError(f"{where} is {_shown(message)}; {advice}")
+    return prompt
 
 
 def _shown(value: object) -> str:

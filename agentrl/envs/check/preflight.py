@@ -2,6 +2,7 @@
 
     import -> look at the class -> make -> rows of --prompt-data -> services, evaluation sets
         -> first task -> reset once, if the Env needs no service and does not own its loop
+        -> its prompt fits the model, or that of a later task does
 
 Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
 line to write. Nothing of it outlives the check: the run makes its own instances.
@@ -18,6 +19,7 @@ from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
 from agentrl.envs.check.eval_rows import check_eval_rows
+from agentrl.envs.check.first_prompts import first_prompts, more_tasks
 from agentrl.envs.check.rewards import refuse_shared_url
 from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
@@ -77,7 +79,11 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
         return notes
     Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
     place = source.where_at(0) if isinstance(source, RowSource) else ""
-    note = dry_reset(env, task, seed=config.rollout_seed, place=place)
+    sized = first_prompts(config)
+    look = sized.look if sized else None
+    note = dry_reset(env, task, seed=config.rollout_seed, place=place, look=look)
+    if sized is not None and sized.all_too_long:
+        note = more_tasks(sized, config, source, cls)
     return [*notes, note] if note else notes
 
 

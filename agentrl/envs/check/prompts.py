@@ -35,7 +35,7 @@ from agentrl.envs.tasks import open_source
 from agentrl.errors import AgentRLError, ConfigError, EnvError
 from agentrl.tokens.formats.base import ChatFormat
 
-__all__ = ["ROWS", "check_prompts"]
+__all__ = ["ROWS", "check_prompts", "room_of"]
 
 #: Rows that are looked at, and seconds after which no further one is.
 ROWS, LIMIT_S = 1000, 10.0
@@ -61,7 +61,7 @@ def check_prompts(config: RunConfig) -> list[str]:
             raise ConfigError(f"{part.whose}: {error}") from error
     if not has_prompts(config) or config.env is None:
         return notes
-    room, leaves_out = _room(config)
+    room, leaves_out = room_of(config)
     try:
         cls = load_env(config.env)
         source, env = open_source(config, cls), make_env(cls, config.env_args)
@@ -80,7 +80,7 @@ def check_prompts(config: RunConfig) -> list[str]:
     return [*_notes(seen, room, len(source), leaves_out=leaves_out)]
 
 
-def _room(config: RunConfig) -> tuple[PromptRoom, bool]:
+def room_of(config: RunConfig) -> tuple[PromptRoom, bool]:
     """What bounds a first prompt, and whether longer ones are left out as they are read."""
     if (room := room_for_prompts(config)) is not None:
         return room, True
