@@ -20,6 +20,14 @@ from tests.slices import DAY, IS_FULL, PART
 
 __all__ = ["pytest_collection_modifyitems", "pytest_configure", "pytest_report_to_serializable"]
 
+#: A plain ChatML template.
+CHATML = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+
 # A process of pytest-xdist sets its title, which would write over what /proc/PID/environ shows.
 os.environ.setdefault("SPT_NOENV", "1")
 

@@ -20,10 +20,11 @@ _ELSEWHERE = ("run_dir", "resume", "ray_address", "node_wait_s", "start_timeout_
 
 def recipe_of(cfg: RunConfig, remade: int) -> int:
     """Above 0, below 2**63. `remade`: how often a lease that weights hold was made anew."""
+    said = msgspec.to_builtins(cfg, enc_hook=str)
     settings = {
-        name: getattr(cfg, name)
+        name: said[name]
         for name, field in own_fields().items()
         if field.fact.group not in _BESIDE and name not in _ELSEWHERE
     }
-    data = msgspec.json.encode([settings, cfg.megatron, remade], order="sorted", enc_hook=str)
+    data = msgspec.json.encode([settings, said["megatron"], remade], order="sorted")
     return xxhash.xxh3_64_intdigest(data) >> 1 | 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import CHATML
 from tests.faults.counts import SCALE, seed_of
 from tests.faults.lab import Lab, WedgedError
 from tests.faults.nursery import Nursery
@@ -27,7 +28,7 @@ def lab_model(tmp_path_factory: pytest.TempPathFactory, qwen_tokenizer_json: str
     """A model directory as far as anybody but the learner reads it."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "tokenizer.json").write_text(qwen_tokenizer_json)
-    (folder / "chat_template.jinja").write_text("<|im_start|>")
+    (folder / "chat_template.jinja").write_text(CHATML)
     return folder
 
 

@@ -17,7 +17,6 @@ CONTEXT, VOCAB = 256, 720
 TURN_S = 60.0
 #: Flags of a small run; a test changes what it is about.
 FLAGS: dict[str, Any] = {
-    "chat_format": "qwen",
     "rollout_batch_size": 4,
     "n_samples_per_prompt": 2,
     "async_buffer_size": 2,

@@ -19,6 +19,7 @@ import anyio.to_thread
 import torch
 from aiohttp import web
 
+from tests.conftest import CHATML
 from tests.unit.scripted_engines import ScriptedEngine
 
 CONTEXT, VOCAB = 128, 720
@@ -43,7 +44,7 @@ def make_model(directory: Path, tokenizer_json: str) -> None:
     torch.manual_seed(3)
     Qwen3ForCausalLM(config).float().save_pretrained(directory)
     (directory / "tokenizer.json").write_text(tokenizer_json)
-    (directory / "chat_template.jinja").write_text("<|im_start|>")
+    (directory / "chat_template.jinja").write_text(CHATML)
 
 
 class PlayingEngine(ScriptedEngine):

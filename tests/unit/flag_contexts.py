@@ -161,7 +161,7 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
         *(*_RATES, *_ADAM, "seed", "loss_type"),
         *("save", "save_hf", "save_interval", "async_save", "save_retain_interval", "ref_load"),
         *("only_train_params_name_list", "freeze_params_name_list", "enable_mtp_training"),
-        *("update_weights_interval", "num_steps_per_rollout"),
+        *("update_weights_interval", "num_steps_per_rollout", "async_buffer_size", "max_staleness"),
         *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
         *("colocate", "offload_train", "offload_rollout"),
     },
