@@ -133,7 +133,7 @@ def test_files_of_two_runs_are_refused(tmp_path: Path) -> None:
         learn(World([1] * 3), save_debug_rollout_data=save, update_weights_interval=interval)
     (tmp_path / "b-3").replace(tmp_path / "a-3")
     config = RunConfig(load_debug_rollout_data=f"{tmp_path}/a-{{rollout_id}}")
-    with pytest.raises(DataError, match=r"a-3 is of another run than .*a-1: version 1 has"):
+    with pytest.raises(DataError, match=r"a-3 is of another run than .*a-1: version 0 has"):
         take_rollouts(config, tmp_path / "r")
     with LedgerReader(tmp_path / "r" / "ledger.db") as ledger:
         assert ledger.load().groups == (), "all or none"

@@ -57,6 +57,15 @@ def test_user_code_is_interrupted_as_python_does_it(
     assert caught.value.number == number
 
 
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """A shell that starts tests in the background has them, and what they start, ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
 def test_ctrl_c_waits_while_it_is_held_and_is_raised_after_that() -> None:
     before = signal.getsignal(signal.SIGINT)
     passed_by = []
@@ -73,6 +82,7 @@ def test_ctrl_c_waits_while_it_is_held_and_is_raised_after_that() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("_heard")
 def test_ctrl_c_before_a_run_waits_for_torch_and_ends_in_one_line(tmp_path: Path) -> None:
     """An exception in the midst of torch's start would end the process with SIGABRT."""
     (tmp_path / "torch.py").write_text(

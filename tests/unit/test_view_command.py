@@ -131,7 +131,10 @@ def test_where_nothing_failed_for_good_what_was_queued_again_is_told(
         ([], "no episode that is done yet"),
         (["--best", "1"], "no episode that is done yet"),
         (["--json"], "no episode yet"),
-        (["--failed"], "no such episode that failed"),
+        (
+            ["--failed"],
+            "no such episode that failed; of episodes of evaluations only {run}/logs tells",
+        ),
     ],
 )
 def test_a_run_without_an_episode_has_nothing_to_show_and_that_is_no_error(
@@ -139,7 +142,7 @@ def test_a_run_without_an_episode_has_nothing_to_show_and_that_is_no_error(
 ) -> None:
     run = str(ViewedRun(tmp_path).close())
     assert cli.main(["view", run, *choice]) == 0
-    assert capsys.readouterr() == ("", f"agentrl: {run} has {said}\n")
+    assert capsys.readouterr() == ("", f"agentrl: {run} has {said.format(run=run)}\n")
 
 
 def test_a_group_of_another_task_is_there_and_has_no_episode_to_show(
