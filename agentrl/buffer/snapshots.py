@@ -10,6 +10,7 @@ out, and its episode begins anew. A disk that refuses costs the snapshot alone.
 
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,9 @@ class Snapshots:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        for file in path.glob("*-*.tmp"):  # a process that was killed as it wrote has left it
+            with suppress(OSError):
+                file.unlink()
         names = (_NAME.fullmatch(file.name) for file in path.glob("*-*"))
         self._kept: dict[Key, int] = {
             (int(name[1]), int(name[2])): (path / name[0]).stat().st_size for name in names if name

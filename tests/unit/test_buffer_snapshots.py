@@ -60,6 +60,13 @@ def test_another_process_goes_on_with_them(tmp_path: Path) -> None:
     assert Snapshots(tmp_path).attach(assigned((3, 1)))[1] == [b"state"]
 
 
+def test_half_of_one_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    Snapshots(tmp_path).keep((3, 1), b"state")
+    (tmp_path / "3-2.tmp").write_bytes(b"sta")
+    assert Snapshots(tmp_path).attach(assigned((3, 1)))[1] == [b"state"]
+    assert names(tmp_path) == ["3-1"]
+
+
 @pytest.mark.parametrize("damaged", [b"", b"short", b"\0" * 40])
 def test_a_damaged_one_is_not_handed_out(
     damaged: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
