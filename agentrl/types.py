@@ -105,8 +105,7 @@ class GroupState(StrEnum):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One task. `row` is what `reset(task=...)` of the Env gets; `part` names its part of a mixture
-    (`--env-mix`)."""
+    """One task. `row` goes to `reset(task=...)` of the Env; `part`: of a mixture (`--env-mix`)."""
 
     id: str
     row: dict[str, Any]
@@ -139,8 +138,7 @@ class EpisodeId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class EpisodeAssignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One episode for a worker to play. `mint` orders permits: the lowest goes first. `evaluation`
-    names the evaluation set for episodes outside the ledger, else None."""
+    """An episode to play. `mint` orders permits, lowest first. `evaluation`: its set, or None."""
 
     id: EpisodeId
     mint: int
@@ -278,8 +276,7 @@ class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class VersionRow(msgspec.Struct, frozen=True, array_like=True):
     """Weights that engines may hold: what they grew from, and how many iterations they hold.
-    `recipe`: a number for all that the iterations since the parent were trained by, beside their
-    leases; 0: not known, or of several."""
+    `recipe`: a number for what those since the parent were trained by; 0: not known, or several."""
 
     version: int
     parent: int | None

@@ -8,8 +8,10 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+
+import msgspec
 
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
@@ -26,9 +28,10 @@ _PLACES = {
 _HEAD = 64 * 1024**2
 
 
-def digests(config: RunConfig) -> dict[str, str]:
-    """What stands now in each file that `config` names: flag and value -> digest."""
-    return {flag: _digest(path) for flag, path in _files(config)}
+def digests(config: RunConfig, holds: Collection[str] = tuple(_PLACES)) -> dict[str, str]:
+    """What stands now in each file that `config` names: flag and value -> digest. `holds`: of the
+    flags that are meant (`FlagFact.holds`)."""
+    return {flag: _digest(path) for flag, path in _files(config, holds)}
 
 
 def notes_on_edits(before: Mapping[str, str], config: RunConfig) -> list[str]:
@@ -36,15 +39,17 @@ def notes_on_edits(before: Mapping[str, str], config: RunConfig) -> list[str]:
     return [
         f"{flag}: the file was edited after the run had last started (written {_written(path)}); "
         "groups that are open were begun with what it held before, and go on with this"
-        for flag, path in _files(config)
+        for flag, path in _files(config, _PLACES)
         if flag in before and before[flag] != _digest(path)
     ]
 
 
-def _files(config: RunConfig) -> Iterator[tuple[str, Path]]:
+def _files(config: RunConfig, holds: Collection[str]) -> Iterator[tuple[str, Path]]:
     """Those that can be read; what is wrong with others is said where they are used."""
+    said = msgspec.to_builtins(config, enc_hook=str)
     for name, field in own_fields().items():
-        place, value = _PLACES.get(field.fact.holds), getattr(config, name)
+        place = _PLACES.get(field.fact.holds) if field.fact.holds in holds else None
+        value = said[name]
         for one in value if isinstance(value, list) else [value]:
             if place is not None and one is not None and (found := place.fullmatch(one)):
                 path = Path(found[1]).expanduser()

@@ -146,7 +146,7 @@ class _Learner:
         checkpoint = self._checkpoints.restore(welcome)
         for row in welcome.versions:
             self._lineage.add(row)
-        recipe = recipe_of(self._cfg, welcome.remade)
+        recipe = by_source(self._backend, lambda: recipe_of(self._cfg, welcome.remade), int)
         settings, stepped = _settings(self._cfg), welcome.stepped
         schedule = Schedule(settings, welcome.versions, checkpoint, recipe, stepped)
         if welcome.versions:

@@ -2,12 +2,16 @@
 
 A run that goes on from an older checkpoint trains some leases once more. By the same recipe that
 gives the weights that it had before, and so tokens which those sampled keep their age
-(`agentrl/lineage.py`). It is taken of all settings but those that cannot reach a weight.
+(`agentrl/lineage.py`). It is taken of all settings but those that cannot reach a weight, of the
+user's files of code that they name, and of the releases of what computes.
 """
+
+from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 import xxhash
 
+from agentrl.config.edited import digests
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 
@@ -16,6 +20,7 @@ __all__ = ["recipe_of"]
 #: Sections of the flags that are read beside training, and settings elsewhere that are.
 _BESIDE = ("tracking", "debugging", "profiling", "evaluation", "serving")
 _ELSEWHERE = ("run_dir", "resume", "ray_address", "node_wait_s", "start_timeout_s")
+_PACKAGES = ("agentrl", "torch", "megatron-core")
 
 
 def recipe_of(cfg: RunConfig, remade: int) -> int:
@@ -26,5 +31,13 @@ def recipe_of(cfg: RunConfig, remade: int) -> int:
         for name, field in own_fields().items()
         if field.fact.group not in _BESIDE and name not in _ELSEWHERE
     }
-    data = msgspec.json.encode([settings, said["megatron"], remade], order="sorted")
+    made_by = [digests(cfg, ("code", "file")), [*map(_release, _PACKAGES)]]
+    data = msgspec.json.encode([settings, said["megatron"], made_by, remade], order="sorted")
     return xxhash.xxh3_64_intdigest(data) >> 1 | 1
+
+
+def _release(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout on the path
+        return ""

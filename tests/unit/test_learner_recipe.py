@@ -1,5 +1,6 @@
 """What a learner trains by has a number, which settings beside training leave as it is."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +33,13 @@ def test_what_stands_beside_training_does_not(changed: dict[str, Any]) -> None:
 
 def test_a_lease_that_was_made_of_others_changes_it() -> None:
     assert recipe_of(BASE, 1) != recipe_of(BASE, 0)
+
+
+def test_code_of_the_user_s_that_was_edited_changes_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def loss(batch, logprobs, entropy): ...\n")
+    cfg = BASE.__replace__(loss_type="custom_loss", custom_loss_function_path=f"{file}:loss")
+    before = recipe_of(cfg, 0)
+    assert recipe_of(cfg, 0) == before
+    file.write_text("def loss(batch, logprobs, entropy): return 0\n")
+    assert recipe_of(cfg, 0) != before
