@@ -59,6 +59,7 @@ def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> Itera
 
 def _value(action: argparse.Action) -> str:
     choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
-    shown = action.metavar or choices or action.dest.upper()
+    named = action.metavar or choices or action.dest.upper()
+    shown = named if isinstance(named, str) else " ".join(named)
     many = " ..." if action.nargs in ("*", "+", argparse.REMAINDER) else ""
     return f"{shown}{many}"

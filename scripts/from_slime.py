@@ -114,7 +114,10 @@ def differences() -> Iterator[str]:
         if remark.flag not in rows:
             yield f"| `{remark.flag}` | {cell(remark.told(defaults))} | yes |"
     yield ""
-    yield "A run that is started by slime's flags tells which of them hold in it:"
+    yield (
+        "A run that is started by slime's flags tells which of them hold in it. *flags* stands for "
+        "the flags that you gave:"
+    )
     yield ""
     for remark in answers.remarks():
         yield f"- {cell(remark.told(defaults))}"

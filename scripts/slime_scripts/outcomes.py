@@ -156,11 +156,12 @@ def section() -> Iterator[str]:
     passing = [one for one in firsts if not one.second]
     supported = [one for one in firsts if one.has_its_model]
     cycles = Counter(_cycles(one) for one in supported)
+    as_published = sum(_cycles(one) == "0" and not one.is_quantized for one in supported)
     yield (
         f"Of {len(firsts)} scripts and launchers, {len(supported)} train a model that agentrl "
-        f"trains. Of those {cycles['0']} pass `--dry-run` as they are, {cycles['1']} once what is "
-        f"refused is left out, and {cycles['-']} wait for something else. "
-        f"In all {len(passing)} pass when it is left out. "
+        f"trains. Of those {cycles['0']} pass `--dry-run` as they are ({as_published} of them with "
+        f"the model as it is published), {cycles['1']} once what is refused is left out, and "
+        f"{cycles['-']} wait for something else. In all {len(passing)} pass when it is left out. "
         f"{sum(one.is_quantized for one in passing)} of the {len(passing)} have a model that is "
         "published quantized (\u2020): agentrl refuses such a folder and wants the same model in "
         "bfloat16."

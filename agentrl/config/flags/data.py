@@ -41,7 +41,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         str, _key("Key of the prompt in a row (used by --env single-turn)", env_arg="input_key")
     ] = "input"
     label_key: Annotated[
-        str | None, _key("Key of the label in a row", modes=ACTS, env_arg="label_key")
+        str | None,
+        _key("Key of the label in a row; label without it", modes=ACTS, env_arg="label_key"),
     ] = None
     metadata_key: Annotated[
         str, _named("Key of what the environment and the reward find in a task as `metadata`")
@@ -153,7 +154,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     env: Annotated[
         str | None,
         _env(
-            "Environment: a registered name, pkg.module:Class or path/to/file.py[:Class]",
+            "Environment: a registered name, pkg.module:Class or path/to/file.py[:Class]; "
+            "single-turn without it, where --prompt-data is given",
             holds="code",
             starts=True,
         ),
