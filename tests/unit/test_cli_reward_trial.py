@@ -87,6 +87,10 @@ def test_a_service_that_is_away_and_a_call_without_end_are_notes() -> None:
     (away,) = tried("--custom-rm-path mine.py:away")
     assert away.startswith("--custom-rm-path mine.py:away could not be tried on the first row: ")
     assert "the judge is away" in away
-    (late,) = tried("--custom-rm-path mine.py:hangs", limit_s=2.0)
-    assert late.startswith("--custom-rm-path mine.py:hangs did not come to an end within 2 s (")
+    for limit_s in (2, 20, 55):  # on a busy machine the call may not have begun in time
+        (late,) = tried("--custom-rm-path mine.py:hangs", limit_s)
+        told = f"--custom-rm-path mine.py:hangs did not come to an end within {limit_s} s"
+        assert late.startswith(told)
+        if "(" in late:
+            break
     assert "time.sleep(60)" in late
