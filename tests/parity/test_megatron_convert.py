@@ -57,7 +57,7 @@ def test_a_model_comes_back_from_megatrons_format_bit_for_bit(
     assert are_equal(tmp_path / "hf", model)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3-5-vl", "qwen3-5-moe-vl"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-5-vl", "qwen3-5-moe-vl", "deepseek-v3"])
 def test_a_model_in_bfloat16_stays_so_in_files_as_small_as_asked(
     family: str, hf_model: Callable[[str], Any], tmp_path: Path
 ) -> None:
@@ -71,6 +71,30 @@ def test_a_model_in_bfloat16_stays_so_in_files_as_small_as_asked(
     assert main([*back, "--chunk-size", "9000", "--vocab-size", "96"]) == 0
     assert len(list((tmp_path / "hf").glob("*.safetensors"))) > 4
     assert are_equal(tmp_path / "hf", model)
+
+
+@pytest.mark.parametrize("family", ["qwen3-5-vl", "qwen3-next", "deepseek-v3"])
+def test_each_tensor_of_a_mixed_model_keeps_its_type(
+    family: str, hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    model, dist, again = (tmp_path / name for name in ("model", "dist", "again"))
+    model.mkdir()
+    source = hf_model(family).directory
+    (model / "config.json").write_bytes((source / "config.json").read_bytes())
+    wide = ("A_log", "linear_attn.norm.weight", "e_score_correction_bias", "lm_head.weight")
+    types = {True: torch.float32, False: torch.bfloat16}
+    mixed = {k: t.to(types[k.endswith(wide)]) for k, t in weights(source).items()}
+    halves = {"model.norm.weight", "model.language_model.norm.weight"} & mixed.keys()
+    mixed |= {k: mixed[k].half() for k in halves}
+    assert len({t.dtype for t in mixed.values()}) == 3
+    save_file(mixed, model / "model.safetensors")
+    assert main(["convert", str(model), str(dist)]) == 0
+    home = ["--hf-checkpoint", str(model)]
+    assert main(["convert", str(dist), str(again), "--to", "torch_dist", *home]) == 0
+    for number, written in enumerate((dist, again)):
+        assert main(["convert", str(written), str(tmp_path / f"hf{number}"), *home]) == 0
+        assert are_equal(tmp_path / f"hf{number}", model)
+        assert json.loads((tmp_path / f"hf{number}/config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_what_is_there_is_replaced_only_by_force(
