@@ -115,6 +115,38 @@ def test_what_is_there_is_replaced_only_by_force(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["mine"], "/mine cannot be a folder: "),
+        (["mine/dist"], "/mine/dist cannot be a folder: "),
+        (["."], ". is the working directory or a folder around it"),
+        ([".."], ".. is the working directory or a folder around it"),
+        (["empty/.."], "empty/.. is the working directory or a folder around it"),
+        (["dist", "--chunk-size", "-1"], "--chunk-size -1: a file has 1 byte or more"),
+        (["dist", "--mtp"], "--mtp: the tensors of its layers of multi-token prediction are not"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_and_all_stays_as_it_was(
+    words: list[str],
+    said: str,
+    hf_model: Callable[[str], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "mine").write_text("mine")
+    target = str(tmp_path / words[0]) if words[0].startswith("mine") else words[0]
+    model = str(hf_model("qwen3-5-vl").directory)
+    assert main(["convert", model, target, "--force", *words[1:]]) == 2
+    assert said in capsys.readouterr().err
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["here", "here/empty", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         ([], "--hf-checkpoint is missing"),
         (["--hf-checkpoint", "MODEL", "--vocab-size", "97"], "config.json of"),
         (["--hf-checkpoint", "OTHER"], "is of another model"),

@@ -55,6 +55,7 @@ from agentrl.models.headers import check_header
 from agentrl.models.mtp import with_mtp
 from agentrl.models.norm_names import with_our_names
 from agentrl.models.registry import Model, open_model
+from agentrl.paths import kind_of
 
 __all__ = ["Form", "built", "convert"]
 
@@ -76,20 +77,22 @@ def convert(
     family: str | None = None,
     is_forced: bool = False,
     max_file_bytes: int = 4 << 30,
-    mtp: bool = False,
+    mtp: str | None = None,
 ) -> None:
     """Write the weights at `source` to `target` in the form `to`. `model_dir` has the model's
-    config.json, and the tokenizer that goes into a Hugging Face model. `mtp`: those of a Hugging
-    Face model's layers of multi-token prediction too; a checkpoint says itself. Raises ConfigError
-    for what is no source or of another model, and DataError for a damaged one."""
-    if target.exists() and any(target.iterdir()) and not is_forced:
-        raise ConfigError(f"{target} is there already; name another folder, or remove it")
+    config.json, and the tokenizer that goes into a Hugging Face model. `mtp`: the flag that asks
+    for those of a Hugging Face model's layers of multi-token prediction too; a checkpoint says
+    itself. Raises ConfigError for what is no source or of another model, or for no place to write
+    to, and DataError for a damaged source."""
+    _check_target(target, is_forced)
+    if max_file_bytes < 1:
+        raise ConfigError(f"--chunk-size {max_file_bytes}: a file has 1 byte or more")
     compat.install()
     model = open_model(model_dir, family)
     if holds_model(source):
         if to == "hf":
             raise ConfigError(f"{source} is a Hugging Face model already")
-        model = with_mtp(model) if mtp else model
+        model = with_mtp(model, mtp) if mtp else model
         with (
             built(model) as (whole, weights),
             StoredTensors(
@@ -113,6 +116,21 @@ def convert(
         else:
             whole_model = chain(weights.split(fill), _beside(model, model_dir))
             write_checkpoint(target, whole_model, model_dir, types[_EMBEDDING], max_file_bytes)
+
+
+def _check_target(target: Path, is_forced: bool) -> None:
+    """Refuse what a new folder cannot take the place of."""
+    whole = target.resolve()
+    for place in (whole, *whole.parents):
+        if (kind := kind_of(place)) not in ("a directory", "nothing"):
+            raise ConfigError(f"{target} cannot be a folder: {place} is {kind}; name another one")
+    if whole in (here := Path.cwd(), *here.parents):
+        raise ConfigError(
+            f"{target} is the working directory or a folder around it, which is not replaced; name "
+            "another folder"
+        )
+    if whole.exists() and any(whole.iterdir()) and not is_forced:
+        raise ConfigError(f"{target} is there already; name another folder, or remove it")
 
 
 def _types_of_model(
