@@ -22,6 +22,7 @@ __all__ = [
     "read_rope",
     "rope_parameters",
     "written_otherwise",
+    "written_yarn",
 ]
 
 
@@ -116,6 +117,11 @@ _WRITTEN_YARN = {
 }
 
 
+def written_yarn(rope: YarnRope) -> dict[str, Any]:
+    """Megatron's arguments of YaRN."""
+    return {name: getattr(rope, field) for name, field in _WRITTEN_YARN.items()}
+
+
 def written_otherwise(rope: Rope, arguments: Mapping[str, Any]) -> Iterator[str]:
     """Where the `arguments` of a run of Megatron's scale positions otherwise than `rope`, with both
     values of each. A config.json may add YaRN to weights that were written without it."""
@@ -124,7 +130,7 @@ def written_otherwise(rope: Rope, arguments: Mapping[str, Any]) -> Iterator[str]
         told["rotary_seq_len_interpolation_factor"] = rope.factor
     if arguments.get("position_embedding_type") == "yarn":
         if isinstance(rope, YarnRope):
-            told |= {name: getattr(rope, field) for name, field in _WRITTEN_YARN.items()}
+            told |= written_yarn(rope)
         else:
             told["position_embedding_type"] = "rope"
     # slime's scripts give Llama's factor as --rotary-scaling-factor; the other has its default.

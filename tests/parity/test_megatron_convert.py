@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentrl.cli.main import main
+from agentrl.config.torch_dist import read_header
 from agentrl.models.registry import families, open_model
 from agentrl.models.shapes import shapes_of
 
@@ -95,6 +96,20 @@ def test_each_tensor_of_a_mixed_model_keeps_its_type(
         assert main(["convert", str(written), str(tmp_path / f"hf{number}"), *home]) == 0
         assert are_equal(tmp_path / f"hf{number}", model)
         assert json.loads((tmp_path / f"hf{number}/config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_checkpoint_says_the_arguments_that_slimes_converter_and_megatron_read(
+    hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    assert main(["convert", str(hf_model("qwen3-moe").directory), str(tmp_path / "dist")]) == 0
+    common = torch.load(tmp_path / "dist/release/common.pt", weights_only=False)
+    said = vars(common["args"])
+    tiny = families()["qwen3-moe"].tiny
+    assert said["num_layers"] == tiny["num_hidden_layers"]
+    assert said["num_experts"] == tiny["num_experts"]
+    assert (said["qk_layernorm"], said["swiglu"], said["normalization"]) == (True, True, "RMSNorm")
+    told = read_header(tmp_path / "dist").arguments  # through the restricted reader
+    assert told == {name: value for name, value in said.items() if name != "moe_layer_freq"}
 
 
 def test_what_is_there_is_replaced_only_by_force(
@@ -190,7 +205,27 @@ def test_the_tools_that_slimes_users_type_convert_there_and_back(
     assert done.returncode == 0, done.stderr
     assert are_equal(back, model)
     assert run(tool, *home).returncode == 2
-    assert run(tool, *home, "-f").returncode == 0
+    done = run(tool, *home, "-f", "-a")
+    assert (done.returncode, "is refused, not completed" in done.stderr) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model-name", "qwen3"], "--origin-hf-dir is missing: name the Hugging Face model"),
+        (["--origin-hf-dir", "BARE", "-a"], "/bare has no weights that could be added"),
+    ],
+)
+def test_the_tool_for_slimes_users_says_what_it_lacks(
+    words: list[str], said: str, hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    (tmp_path / "bare").mkdir()
+    config = hf_model("qwen3").directory / "config.json"
+    (tmp_path / "bare" / "config.json").write_bytes(config.read_bytes())
+    words = [word.replace("BARE", str(tmp_path / "bare")) for word in words]
+    places = ["--input-dir", tmp_path / "dist", "--output-dir", tmp_path / "hf"]
+    done = run(ROOT / "tools/convert_torch_dist_to_hf.py", *places, *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 #: Settings of glibc's allocator under which memory that is free goes back to the system: without

@@ -1,6 +1,7 @@
 """Whether the arguments in a checkpoint of Megatron's are of the model: what Megatron does not read
 may say anything."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from agentrl.models.architecture import Architecture
 from agentrl.models.experts import Experts
 from agentrl.models.latent import Latent
 from agentrl.models.registry import describe_model, families
+from agentrl.models.written import written_arguments
 from scripts.model_args import arguments, facts
 from tests.unit.test_slime_models import ARGUMENTS, OTHERWISE
 
@@ -78,6 +80,30 @@ def test_a_checkpoint_by_the_arguments_of_a_launch_script_is_of_the_model(name: 
     if isinstance(architecture, Latent) and architecture.rope_type == "rope":
         unread = unread | {"mscale_all_dim": 1.0}
     assert architecture.written_otherwise(DEFAULTS | given | unread) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_of_ours_says_what_its_model_is(name: str) -> None:
+    architecture, _ = published(name)
+    written = written_arguments(architecture)
+    assert architecture.written_otherwise(DEFAULTS | written) == []
+    assert json.loads(json.dumps(written)) == written  # plain values
+    # Megatron compares these, or takes them with --use-checkpoint-args, without a default.
+    needed = {"num_layers", "hidden_size", "num_attention_heads", "tensor_model_parallel_size"}
+    assert needed | {"pipeline_model_parallel_size", "position_embedding_type"} <= written.keys()
+    assert (written["add_bias_linear"], written["no_save_optim"]) == (False, True)
+    if isinstance(architecture, Experts):  # slime's converter takes tensors apart by it
+        assert written["num_experts"] == architecture.num_moe_experts
+        assert len(written["moe_layer_freq"]) == written["num_layers"]
+
+
+@pytest.mark.parametrize("scaling", [YARN, {"rope_type": "linear", "factor": 2.0}])
+def test_a_checkpoint_of_ours_says_how_its_positions_are_scaled(scaling: dict[str, Any]) -> None:
+    architecture, _ = published("qwen3-4B", rope_scaling=scaling)
+    written = written_arguments(architecture)
+    assert architecture.written_otherwise(DEFAULTS | written) == []
+    plain, _ = published("qwen3-4B")
+    assert len(plain.written_otherwise(DEFAULTS | written)) == 1
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - OTHERWISE.keys()))

@@ -101,7 +101,7 @@ def convert(
         ):
             parts = placement.parts(whole)
             _keep_types(parts, _types_of_model(parts, weights, tensors.types()))
-            _write_torch_dist(target, _of_model(parts, weights, tensors))
+            _write_torch_dist(target, _of_model(parts, weights, tensors), whole.arguments)
         return
     folder, index, model = _opened(source, model)
     with built(model) as (whole, weights):
@@ -112,7 +112,7 @@ def convert(
         _keep_types(parts, types)
         fill = partial(_fill, folder, index, parts)
         if to == "torch_dist":
-            _write_torch_dist(target, _of_checkpoint(whole, fill))
+            _write_torch_dist(target, _of_checkpoint(whole, fill), whole.arguments)
         else:
             whole_model = chain(weights.split(fill), _beside(model, model_dir))
             write_checkpoint(target, whole_model, model_dir, types[_EMBEDDING], max_file_bytes)
@@ -224,13 +224,13 @@ def _fill(
     shards.read(folder, index, _shards(parts[parameter], values, start))
 
 
-def _write_torch_dist(target: Path, written: Iterator[Shard]) -> None:
+def _write_torch_dist(target: Path, written: Iterator[Shard], arguments: Mapping[str, Any]) -> None:
     """As Megatron's own tool leaves it: a release, and no iteration."""
     partly = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
     folder = partly / "release"
     disk.make_folder(folder)
     try:
-        shards.write_index(folder, [shards.write(folder, 0, written).index])
+        shards.write_index(folder, [shards.write(folder, 0, written).index], arguments)
         disk.write_file(partly / TRACKER, b"release")
         disk.sync_tree(partly)
         replace_folder(partly, target)
