@@ -30,6 +30,7 @@ from agentrl.learner.megatron.gpu_kernels import can_compile
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.mtp import PredictingModel, mtp_block
 from agentrl.learner.megatron.norms import RMSNorm
+from agentrl.learner.megatron.padding import leave_padding_out
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
 from agentrl.learner.megatron.value_head import put_value_head
 from agentrl.models.architecture import Architecture
@@ -199,6 +200,7 @@ def _stage(architecture: Architecture, config: Any, index: int | None, is_critic
     else:
         put_head(model)
     set_frequencies(model, architecture)
+    leave_padding_out(model)
     return model
 
 
