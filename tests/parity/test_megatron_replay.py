@@ -109,8 +109,9 @@ LAYOUTS: list[dict[str, Any]] = [
 
 def moving(ranks: int, megatron: dict[str, Any]) -> RunConfig:
     """Steps that move routers far, and in proportion to gradients, so that rounding stays small."""
-    size = {"lr": 0.05, "adam_eps": 1e-3, "clip_grad": 0.0}
-    return RunConfig(actor_num_gpus_per_node=ranks, megatron=megatron, **size)
+    return RunConfig(
+        actor_num_gpus_per_node=ranks, lr=0.05, adam_eps=1e-3, clip_grad=0.0, megatron=megatron
+    )
 
 
 def test_many_ranks_replay_their_own_tokens(
