@@ -17,6 +17,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
             f"--tis-clip-low {config.tis_clip_low:g} is above --tis-clip {config.tis_clip:g}; "
             "no weight lies between them"
         )
+    yield from _about_mask(config)
     if config.eps_clip > 1:
         yield (f"--eps-clip {config.eps_clip:g}: a ratio cannot fall below 0; use 1 or less")
     if config.kl_coef != 0 and config.use_kl_loss and config.kl_loss_coef != 0:
@@ -44,6 +45,22 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         yield (
             f"--n-samples-per-prompt {config.n_samples_per_prompt} with --loss-type sft_loss: a "
             "demonstration is one dialogue; leave it at 1"
+        )
+
+
+def _about_mask(config: RunConfig) -> Iterator[str]:
+    """Bounds of a mask hold 1, the ratio where engine and learner agree."""
+    if config.tis_mode != "mask" or not CONDITIONS["tis"].holds(config):
+        return
+    wrong = []
+    if config.tis_clip_low >= 1:
+        wrong.append(f"lower --tis-clip-low {config.tis_clip_low:g} below 1")
+    if config.tis_clip <= 1:
+        wrong.append(f"raise --tis-clip {config.tis_clip:g} above 1")
+    if wrong:
+        yield (
+            "--tis-mode mask keeps the tokens whose ratio lies between its bounds, and would drop "
+            f"those on which engine and learner agree, whose ratio is 1: {' and '.join(wrong)}"
         )
 
 
