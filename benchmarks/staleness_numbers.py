@@ -71,17 +71,15 @@ def _verdict(lag: int, base: Sequence[Curve], here: Sequence[Curve], points: Poi
         rows += bounded(f"ess_age{lag}", interval(found), "share", ESS_BAR)
     if found := [statistics.fmean(curve.m2) for curve in naive if curve.m2]:
         rows += bounded(f"m2_age{lag}", interval(found), "nats^2")
-    if not base or not naive:
-        return rows
     suffix = "" if lag == 8 else f"_lag{lag}"
-    of_mean = gap(_by_seed(base, points, "mean"), _by_seed(naive, points, "mean"))
-    of_lowest = gap(_by_seed(base, points, "lowest"), _by_seed(naive, points, "lowest"))
-    rows += bounded(f"naive_gap{suffix}", of_mean, "share", low=GAP_BAR)
-    rows += bounded(f"naive_gap_lowest{suffix}", of_lowest, "share", low=GAP_BAR)
-    means = {
-        arm: gap(_by_seed(base, points, "mean"), _by_seed(_of(here, arm), points, "mean"))
+    for what, name in (("mean", "naive_gap"), ("lowest", "naive_gap_lowest")):
+        if found_gap := _gap(base, naive, points, what):
+            rows += bounded(f"{name}{suffix}", found_gap, "share", low=GAP_BAR)
+    gaps = {
+        arm: _gap(base, _of(here, arm), points, "mean")
         for arm in dict.fromkeys(curve.arm for curve in here if curve.arm != NAIVE)
     }
+    means = {arm: found_gap for arm, found_gap in gaps.items() if found_gap}
     if means:
         best = min(means, key=lambda arm: means[arm].mean)
         rows += bounded(f"best_gap{suffix}", means[best], "share", best)
@@ -94,11 +92,18 @@ def _arm(curves: Sequence[Curve], base: Sequence[Curve], points: Points) -> list
     for what in ("mean", "lowest", "end"):
         values = _by_seed(curves, points, what)
         rows += bounded(f"{name}: {what}", interval(list(values.values())), "share")
-        if base and curves[0].arm != BASE and values.keys() & _by_seed(base, points, what).keys():
-            rows += bounded(
-                f"{name}: {what} below {BASE}", gap(_by_seed(base, points, what), values), "share"
-            )
+        below = _gap(base, curves, points, what) if curves[0].arm != BASE else None
+        if below:
+            rows += bounded(f"{name}: {what} below {BASE}", below, "share")
     return rows
+
+
+def _gap(
+    base: Sequence[Curve], other: Sequence[Curve], points: Points, what: str
+) -> Interval | None:
+    """As `gap`; None where no seed is in both, as in a study that is measured in parts."""
+    ours, theirs = _by_seed(base, points, what), _by_seed(other, points, what)
+    return gap(ours, theirs) if ours.keys() & theirs.keys() else None
 
 
 def _by_seed(curves: Sequence[Curve], points: Points, what: str) -> dict[int, float]:

@@ -246,6 +246,17 @@ def test_one_seed_gives_means_without_bounds() -> None:
     assert not [name for name in found if name.endswith(("_low", "_high"))]
 
 
+def test_arms_without_a_common_seed_are_reported_and_not_compared() -> None:
+    """As a study has them that is measured in parts."""
+    parts = [curve(BASE, 1, 0.7), curve(NAIVE, 2, 0.3), curve("truncate", 3, 0.5)]
+    found = {row.metric for row in rows_of(parts, POINTS)}
+    assert {"ess_age8", "naive, lag 8: mean", "truncate, lag 8: mean"} <= found
+    assert not [name for name in found if "gap" in name or "below" in name]
+    some = {row.metric: row for row in rows_of([*parts, curve("clip-mu", 1, 0.6)], POINTS)}
+    assert some["best_gap"] == Row("best_gap", 0.1, "share", "clip-mu")
+    assert "naive_gap" not in some
+
+
 # ---- the page -----------------------------------------------------------------------------------
 
 
