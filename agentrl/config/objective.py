@@ -4,6 +4,7 @@ and what trains otherwise than in slime, or than one may think, is noted."""
 from collections.abc import Container, Iterator
 
 from agentrl.config.conditions import CONDITIONS
+from agentrl.config.corrections import about_corrections, notes_on_corrections
 from agentrl.config.run import RunConfig
 from agentrl.visible import shown_url
 
@@ -18,6 +19,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
             "no weight lies between them"
         )
     yield from _about_mask(config)
+    yield from about_corrections(config)
     if config.eps_clip > 1:
         yield (f"--eps-clip {config.eps_clip:g}: a ratio cannot fall below 0; use 1 or less")
     if config.kl_coef != 0 and config.use_kl_loss and config.kl_loss_coef != 0:
@@ -135,6 +137,7 @@ def notes_on_objective(config: RunConfig, said: Container[str]) -> Iterator[str]
     if config.mode != "policy":
         return
     yield from _on_clip(config, said)
+    yield from notes_on_corrections(config)
     if config.has_critic and config.num_critic_only_steps == config.num_rollout:
         yield (
             f"--num-critic-only-steps {config.num_critic_only_steps} is the whole run "
