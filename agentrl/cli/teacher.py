@@ -1,8 +1,8 @@
-"""Before the start: whether the teacher has the vocabulary of the policy, and a server of `--rm-url`
-is there and has its context.
+"""Before the start: whether the teacher has the vocabulary of the policy, and a server of
+`--rm-url` is there and has its context.
 
-A teacher in the learner's ranks is compared word by word, where its folder has a tokenizer. A server
-is compared by what it does: it makes tokens of a text in which many words of the policy's
+A teacher in the learner's ranks is compared word by word, where its folder has a tokenizer. A
+server is compared by what it does: it makes tokens of a text in which many words of the policy's
 vocabulary stand, and all of its control tokens. One without a tokenizer says where its model lies;
 where that can be read here, its tokenizer does the same.
 """
@@ -51,10 +51,8 @@ def _check_own(config: RunConfig) -> list[str]:
         return []
     shown = f"--opd-teacher-load {place}"
     if kind_of(Path(place, TOKENIZER)) != "a file":
-        return [
-            f"{shown}: no tokenizer lies there, so whether the teacher's vocabulary is that of "
-            f"--hf-checkpoint {origin} was not looked at"
-        ]
+        note = f"{shown}: no tokenizer lies there, so whether the teacher's vocabulary is that of "
+        return [f"{note}--hf-checkpoint {origin} was not looked at"]
     ours, theirs = Vocab.from_file(origin).ids(), Vocab.from_file(place).ids()
     others = sorted((id_, word) for word, id_ in ours.items() if theirs.get(word) != id_)
     if not others:

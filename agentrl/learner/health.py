@@ -6,7 +6,7 @@
     advantages  some episode has one                                               over a streak
     tools       some episode of an Env with tools calls one                        over a streak
     entropy     the policy has not narrowed to one answer while its reward fell    over a streak
-    drift       old tokens are still likely under the policy (a warning)           a streak of an age
+    drift       old tokens are still likely under the policy (a warning)           over a streak
 
 A false alarm is worse than a missed one. What a sound run may pass through is a warning, said once:
 whatever a run has shown once (an advantage, a tool call, a reward), it may lose again. A metric

@@ -61,9 +61,7 @@ def test_an_episode_that_is_not_trained_counts_in_the_std_and_not_in_the_baselin
         for episode, (log_w, norm) in sums.items()
     }
     rewards = dict(zip(cut.episodes, cut.rewards, strict=True))
-    baseline = np.average(
-        [rewards[episode] for episode in factors], weights=list(factors.values())
-    )
+    baseline = np.average([rewards[episode] for episode in factors], weights=list(factors.values()))
     for row in rows:
         wanted = (rewards[row.trajectory.episode] - baseline) / (np.std(cut.rewards) + 1e-6)
         found = row.columns["advantages"][row.columns["mask"]]
