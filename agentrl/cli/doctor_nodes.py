@@ -26,6 +26,9 @@ _SHARED_MEMORY = _GIB
 #: Seconds by which the clock of a node may be off; times in logs and metrics are compared.
 _CLOCK_S = 1.0
 _ANSWER_S = 120.0
+#: By the major version of CUDA that a node's packages are made for, the oldest driver that has it
+#: (https://docs.nvidia.com/cuda/cuda-toolkit-release-notes).
+_DRIVERS = {"12": 525, "13": 580}
 
 
 def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[HostFinding]]]:
@@ -103,8 +106,15 @@ def _gpus(facts: NodeFacts, own: NodeFacts) -> HostFinding:
     if facts.nccl != own.nccl:
         text = f"NCCL {facts.nccl or '(none)'}, and {own.nccl or '(none)'} on this host"
         return HostFinding("gpus", False, f"{text}: ranks would not understand each other")
+    needed = _DRIVERS.get(facts.cuda, 0)
+    wanted = f"CUDA {facts.cuda} needs {needed} or later" if needed else "install one"
     if not facts.driver:
-        return HostFinding("gpus", True, f"no NVIDIA driver; {facts.num_cpus} CPU cores")
+        text = f"no NVIDIA driver; {facts.num_cpus} CPU cores"
+        if facts.cards:
+            text = f"{facts.cards} NVIDIA GPUs, and no driver is loaded: {wanted}"
+        return HostFinding("gpus", not facts.cards, text)
+    if int(facts.driver.partition(".")[0]) < needed:
+        return HostFinding("gpus", False, f"driver {facts.driver}: {wanted}")
     nccl = f", NCCL {facts.nccl}" if facts.nccl else ""
     return HostFinding("gpus", True, f"driver {facts.driver}{nccl}; {facts.num_cpus} CPU cores")
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -26,12 +27,14 @@ __all__ = ["NEEDED", "NodeFacts", "facts_here", "most_open_files"]
 #: Packages that a run imports on every node.
 NEEDED = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _DRIVER = Path("/proc/driver/nvidia/version")
+_PCI = Path("/sys/bus/pci/devices")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is written
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One node. packages: versions by name, of those that are installed. driver: NVIDIA's, empty
-    without one; nccl: that of torch. interface: the one with the node's address, None where none
+    without one; cards: NVIDIA's GPUs on the bus, with a driver or without; nccl: that of torch, and
+    cuda the major version that it is made for. interface: the one with the node's address, None where none
     has it. shared_memory: bytes that are free. open_files: the hard limit, None without one.
     clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for is
     there."""
@@ -43,7 +46,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     packages: dict[str, str]
     driver: str
+    cards: int
     nccl: str
+    cuda: str
     num_cpus: int
     interface: str | None
     shared_memory: int
@@ -56,6 +61,7 @@ def facts_here(paths: Sequence[str]) -> bytes:
     """`NodeFacts` of this node in JSON, with what `paths` are here."""
     clock_s = time.time()
     address = place_here().address
+    cuda, nccl = _nccl()
     facts = NodeFacts(
         address=address,
         host=platform.node(),
@@ -64,7 +70,9 @@ def facts_here(paths: Sequence[str]) -> bytes:
         source=_source(),
         packages={name: found for name in NEEDED if (found := _version(name))},
         driver=_driver(),
-        nccl=next((v for n, v in sorted(_installed().items()) if n.startswith("nvidia-nccl")), ""),
+        cards=_cards(),
+        nccl=nccl,
+        cuda=cuda,
         num_cpus=len(os.sched_getaffinity(0)),
         interface=interface_of(address),
         shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0,
@@ -100,6 +108,23 @@ def _source() -> str:
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _nccl() -> tuple[str, str]:
+    """Of `nvidia-nccl-cu13` 13, and the version; empty where there is none."""
+    named = "nvidia-nccl-cu"
+    found = ((n.removeprefix(named), v) for n, v in _installed().items() if n.startswith(named))
+    return next(iter(sorted(found)), ("", ""))
+
+
+def _cards() -> int:
+    """GPUs of NVIDIA on the PCI bus: their class is a display controller's (0x03....)."""
+    num = 0
+    for device in _PCI.glob("*"):
+        with suppress(OSError):
+            is_nvidia = (device / "vendor").read_text().strip() == "0x10de"
+            num += is_nvidia and (device / "class").read_text().startswith("0x03")
+    return num
 
 
 def _driver() -> str:
