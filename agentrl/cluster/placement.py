@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.cluster.no_place import last_line, no_answer, no_place
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
@@ -26,7 +27,6 @@ __all__ = ["Cluster"]
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_PLACE_S = 300.0
 #: Seconds between calls to a node of which Ray does not know yet whether it is gone.
 _SILENT_S = 1.0
 
@@ -141,7 +141,7 @@ class Cluster:
         except ray.exceptions.GetTimeoutError as error:
             raise EnvironmentSetupError(f"no answer within {timeout_s:g} s") from error
         except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(str(error).strip().splitlines()[-1]) from error
+            raise EnvironmentSetupError(last_line(error)) from error
         return answer
 
     def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
@@ -156,31 +156,29 @@ class Cluster:
         try:
             facts: DeviceFacts = self._wait_for(asked, LOOK_S, check)[0]
         except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(
-                f"Ray sees {num_gpus} GPUs, and none of them could be asked what it can do within "
-                f"{LOOK_S:g} s: {error}\n  --device cpu does without them"
-            ) from error
+            raise no_answer(error, num_gpus, LOOK_S) from error
         return facts
 
     def place(
-        self, slots: Sequence[Slot], device: Literal["GPU", "CPU"], check: Callable[[], None]
+        self,
+        slots: Sequence[Slot],
+        device: Literal["GPU", "CPU"],
+        check: Callable[[], None],
+        timeout_s: float,
     ) -> None:
-        """Create the hosts; waits until Ray has given each its place (at most 5 min). `check` is
-        called meanwhile, and may raise."""
+        """Create the hosts; waits up to `timeout_s` until Ray has given each its place. `check` is
+        called meanwhile, and may raise. Raises EnvironmentSetupError with what kept Ray from it."""
         import ray
 
         names = ", ".join(slot.name for slot in slots)
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            self._group, self._device = self._reserve(sizes, device, check), device
+            self._group, self._device = self._reserve(sizes, device, check, timeout_s), device
             hosts = [self._host_for(slot) for slot in slots]
-            places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
+            places = self._wait_for([host.place.remote() for host in hosts], timeout_s, check)
         except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(
-                f"Ray found no place for {names}{bundles} within {_PLACE_S:g} s"
-                f"{self._free(device)}: {error}"
-            ) from error
+            raise no_place(error, names + bundles, timeout_s, self._free(device)) from error
         for slot, index in zip(slots, in_order(slots, places), strict=True):
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
             self._taken[slot.name] = slots[index]
@@ -191,14 +189,16 @@ class Cluster:
         """Where each slot is."""
         return dict(self._places)
 
-    def _reserve(self, sizes: Sequence[int], device: str, check: Callable[[], None]) -> Any:
+    def _reserve(
+        self, sizes: Sequence[int], device: str, check: Callable[[], None], timeout_s: float
+    ) -> Any:
         """A placement group of so many devices in each bundle; None for no bundle."""
         from ray.util.placement_group import placement_group
 
         if not sizes:
             return None
         group = placement_group([{device: size} for size in sizes], strategy="PACK")
-        self._wait_for([group.ready()], _PLACE_S, check)
+        self._wait_for([group.ready()], timeout_s, check)
         return group
 
     @calls_ray
