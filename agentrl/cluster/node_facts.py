@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -20,9 +20,19 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.here import interface_of, place_here
-from agentrl.cluster.host import seen_here
+from agentrl.config.writable import try_place
+from agentrl.errors import AgentRLError, EnvironmentSetupError
 
-__all__ = ["NEEDED", "NodeFacts", "facts_here", "most_open_files"]
+__all__ = [
+    "NEEDED",
+    "NodeFacts",
+    "code_of",
+    "differences",
+    "facts_here",
+    "facts_of",
+    "most_open_files",
+    "seen_here",
+]
 
 #: Packages that a run imports on every node.
 NEEDED = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
@@ -37,7 +47,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     cuda the major version that it is made for. interface: the one with the node's address, None where none
     has it. shared_memory: bytes that are free. open_files: the hard limit, None without one.
     clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for is
-    there."""
+    there. unwritable: what kept it from writing to each place that was asked for, empty where
+    nothing did. An agentrl of another version may not say all of it."""
 
     address: str
     host: str
@@ -46,19 +57,21 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     packages: dict[str, str]
     driver: str
-    cards: int
     nccl: str
-    cuda: str
     num_cpus: int
     interface: str | None
     shared_memory: int
     open_files: int | None
     clock_s: float
     seen: list[str]
+    cards: int = 0
+    cuda: str = ""
+    unwritable: list[str] = []
 
 
-def facts_here(paths: Sequence[str]) -> bytes:
-    """`NodeFacts` of this node in JSON, with what `paths` are here."""
+def facts_here(paths: Sequence[str], places: Sequence[tuple[str, str]] = ()) -> bytes:
+    """`NodeFacts` of this node in JSON, with what `paths` are here, and whether `places` (flag and
+    path) can be written: a small file is, and removed."""
     clock_s = time.time()
     address = place_here().address
     cuda, nccl = _nccl()
@@ -79,8 +92,51 @@ def facts_here(paths: Sequence[str]) -> bytes:
         open_files=most_open_files(),
         clock_s=clock_s,
         seen=[seen_here(Path(path)) for path in paths],
+        unwritable=[_unwritable(flag, Path(path)) for flag, path in places],
     )
     return msgspec.json.encode(facts)
+
+
+def facts_of(answer: bytes) -> NodeFacts:
+    """What a node answered. Raises EnvironmentSetupError for an agentrl that says less."""
+    try:
+        return msgspec.json.decode(answer, type=NodeFacts)
+    except msgspec.MsgspecError as error:
+        raise EnvironmentSetupError(f"another agentrl is there, whose answer has {error}") from None
+
+
+def seen_here(path: Path) -> str:
+    """What a path is on this node: the SHA-256 of a file, `folder`, or `nothing`."""
+    if path.is_dir():
+        return "folder"
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "nothing"
+
+
+def code_of(facts: NodeFacts) -> str:
+    """Version and code of agentrl there."""
+    return f"{facts.agentrl or 'not installed'} (code {facts.source})"
+
+
+def differences(facts: NodeFacts, own: NodeFacts, names: Sequence[str] = NEEDED) -> Iterator[str]:
+    """How the agentrl of a node, and its packages of these names, differ from `own`, those of this
+    host. That a build is for a GPU and another is not (`+cpu`) is no difference."""
+    if code_of(facts) != code_of(own):
+        yield f"agentrl {code_of(facts)}, and this host has {code_of(own)}"
+    for name, version in own.packages.items():
+        found = facts.packages.get(name, "")
+        if name in names and found.partition("+")[0] != version.partition("+")[0]:
+            yield f"{name} {found or '(none)'}, and this host has {version}"
+
+
+def _unwritable(flag: str, place: Path) -> str:
+    try:
+        try_place(flag, place)
+    except AgentRLError as error:
+        return str(error)
+    return ""
 
 
 def most_open_files() -> int | None:

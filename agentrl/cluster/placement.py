@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
-from agentrl.cluster.no_place import last_line, no_answer, no_place
+from agentrl.cluster.no_place import answering, no_answer, no_place
+from agentrl.cluster.node_facts import NodeFacts, facts_of
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
@@ -29,6 +30,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 #: Seconds between calls to a node of which Ray does not know yet whether it is gone.
 _SILENT_S = 1.0
+#: Seconds that a host may take for what it does at once.
+_CALL_S = 60.0
 
 
 class Cluster:
@@ -136,12 +139,8 @@ class Cluster:
         options = {"num_cpus": 0, "max_retries": 0}
         where = NodeAffinitySchedulingStrategy(node, soft=False)
         task = ray.remote(function).options(scheduling_strategy=where, **options)
-        try:
+        with answering(timeout_s):
             answer: T = ray.get(task.remote(*args), timeout=timeout_s)
-        except ray.exceptions.GetTimeoutError as error:
-            raise EnvironmentSetupError(f"no answer within {timeout_s:g} s") from error
-        except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(last_line(error)) from error
         return answer
 
     def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
@@ -290,14 +289,14 @@ class Cluster:
             return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
     @calls_ray
-    def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
-        """What each path is on the node of a slot, as `ProcessHost.seen`; nothing where its disks
-        do not answer. Raises SlotLostError."""
-        import ray
-
-        with self._there(slot), suppress(ray.exceptions.GetTimeoutError):
-            return list(self._patiently(self._hosts[slot].seen, list(paths)))
-        return ["nothing"] * len(paths)
+    def facts(
+        self, slot: str, paths: Sequence[str], places: Sequence[tuple[str, str]]
+    ) -> NodeFacts:
+        """What the node of a slot is like, as `facts_here`. Raises SlotLostError, and
+        EnvironmentSetupError where the node cannot say."""
+        with self._there(slot), answering(_CALL_S):
+            answer = self._patiently(self._hosts[slot].facts, list(paths), list(places))
+        return facts_of(answer)
 
     @calls_ray
     def write_file(self, path: str, data: bytes) -> None:
@@ -390,7 +389,7 @@ class Cluster:
         return self._hosts[self._slot_of[process]]
 
     @staticmethod
-    def _call(reference: Any, timeout_s: float = 60.0) -> Any:
+    def _call(reference: Any, timeout_s: float = _CALL_S) -> Any:
         import ray
 
         return ray.get(reference, timeout=timeout_s)

@@ -11,7 +11,8 @@ import ray
 
 from agentrl.cli.doctor_nodes import examine_nodes, judged
 from agentrl.cli.main import main
-from agentrl.cluster.node_facts import NodeFacts, facts_here
+from agentrl.cluster.node_facts import NodeFacts, facts_here, facts_of
+from agentrl.errors import EnvironmentSetupError
 
 OWN = NodeFacts(
     address="10.0.0.1",
@@ -89,6 +90,16 @@ def test_a_host_says_what_it_is_without_a_cluster_and_without_torch(
     code = "import sys, agentrl.cluster.node_facts; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_the_answer_of_an_agentrl_that_says_less_is_no_traceback() -> None:
+    said = msgspec.to_builtins(OWN)
+    for name in ("cards", "cuda", "unwritable"):  # of later versions
+        del said[name]
+    assert facts_of(msgspec.json.encode(said)).cards == 0
+    del said["driver"]
+    with pytest.raises(EnvironmentSetupError, match=r"another agentrl is there.*`driver`"):
+        facts_of(msgspec.json.encode(said))
 
 
 def test_an_address_where_nobody_listens_is_told(
