@@ -20,9 +20,9 @@ def no_place(error: Exception, wanted: str, timeout_s: float, free: str) -> Envi
             " no node is large enough; --place-timeout-s waits longer"
         )
     return EnvironmentSetupError(
-        f"Ray could not start what is to run {wanted} on a node: {_last_line(error)}\n  Is the same "
-        "agentrl installed on every node, with its packages? `agentrl doctor --ray-address` asks "
-        "each of them"
+        f"Ray could not start what is to run {wanted} on a node: {_last_line(error)}\n"
+        "  Is the same agentrl installed on every node, with its packages?"
+        " `agentrl doctor --ray-address` asks each of them"
     )
 
 

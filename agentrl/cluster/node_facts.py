@@ -44,10 +44,10 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One node. packages: versions by name, of those that are installed. driver: NVIDIA's, empty
     without one; cards: NVIDIA's GPUs on the bus, with a driver or without; nccl: that of torch, and
-    cuda the major version that it is made for. interface: the one with the node's address, None where none
-    has it. shared_memory: bytes that are free. open_files: the hard limit, None without one.
-    clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for is
-    there. unwritable: what kept it from writing to each place that was asked for, empty where
+    cuda the major version that it is made for. interface: the one with the node's address, None
+    where none has it. shared_memory: bytes that are free. open_files: the hard limit, None without
+    one. clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for
+    is there. unwritable: what kept it from writing to each place that was asked for, empty where
     nothing did. An agentrl of another version may not say all of it."""
 
     address: str

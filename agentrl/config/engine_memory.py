@@ -18,8 +18,13 @@ ASSUMED_SHARE = 0.85
 #: Bits of a number, and of the scale that a block of numbers shares: one byte for 32 of mxfp8, and
 #: for 16 of both kinds of FP4 (SGLang's `model_executor/pool_configurator.py`).
 _CACHE_BITS = {
-    **{"bf16": 16, "bfloat16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8},
-    **{"mxfp8": 8 + 8 / 32, "nvfp4": 4 + 8 / 16, "fp4_mx_block16": 4 + 8 / 16},
+    "bf16": 16,
+    "bfloat16": 16,
+    "fp8_e4m3": 8,
+    "fp8_e5m2": 8,
+    "mxfp8": 8 + 8 / 32,
+    "nvfp4": 4 + 8 / 16,
+    "fp4_mx_block16": 4 + 8 / 16,
 }
 
 

@@ -8,8 +8,9 @@ for ever. Rank 0 sends, the engines' ranks follow. One group lives until its mem
 
 Gloo tells the sender when the process of a peer is gone, and not when its host is. NCCL tells
 neither: its broadcast is a kernel that waits on the GPU, `wait` returns at once, and to destroy the
-group would wait for that kernel, or for a peer that is gone, for ever: it is aborted instead. And its ranks first meet inside their first broadcast: a
-rank that never comes, or fails there, leaves the others in that call for ever.
+group would wait for that kernel, or for a peer that is gone, for ever: it is aborted instead. And
+its ranks first meet inside their first broadcast: a rank that never comes, or fails there, leaves
+the others in that call for ever.
 
 Nothing here imports SGLang.
 """

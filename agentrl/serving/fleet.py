@@ -6,10 +6,11 @@ A collective cannot lose a rank and go on. When a call fails the fleet is no lon
 the broadcast is given up, for the sender may not see that a receiver is gone; engines that stay in
 it are lost too, for nothing on their side ends it. Over gloo an engine that refuses a bucket leaves
 the collective, and the broadcast ends by itself.
-`repair` closes the collective on both sides, that of NCCL by an abort, which also frees engines that still wait inside a
-broadcast, and finds the members that no longer answer. A sender that died closed nothing on the
-engines' side, so a member leaves the collective of this name before it joins. All calls come from
-the thread that publishes; HTTP runs in the portal's event loop, beside the broadcast.
+`repair` closes the collective on both sides (that of NCCL by an abort), which also frees engines
+that still wait inside a broadcast, and finds the members that no longer answer. A sender that died
+closed nothing on the engines' side, so a member leaves the collective of this name before it joins.
+All calls come from the thread that publishes; HTTP runs in the portal's event loop, beside the
+broadcast.
 """
 
 import logging

@@ -44,8 +44,15 @@ def test_a_push_moves_weights_as_engines_compute() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "times"),
-    [("auto", 1), ("bfloat16", 1), ("fp8_e4m3", 2), ("fp8_e5m2", 2), ("mxfp8", 64 / 33)]
-    + [("nvfp4", 32 / 9), ("fp4_mx_block16", 32 / 9)],
+    [
+        ("auto", 1),
+        ("bfloat16", 1),
+        ("fp8_e4m3", 2),
+        ("fp8_e5m2", 2),
+        ("mxfp8", 64 / 33),
+        ("nvfp4", 32 / 9),
+        ("fp4_mx_block16", 32 / 9),
+    ],
 )
 def test_a_cache_of_fewer_bits_has_room_for_more_tokens(dtype: str, times: float) -> None:
     plain = engine_room(on_gpus(), PARAMETERS, VALUES, TOTAL)
