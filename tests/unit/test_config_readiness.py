@@ -292,9 +292,9 @@ def test_a_run_directory_on_a_network_file_system_is_refused_before_anything_sta
     told = tmp_path / "mounts"
     told.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
     shell = 'mount --bind "$0" /proc/$$/mounts && exec "$@"'
-    program = [sys.executable, ROOT / "train_async.py", *DRY, "--run-dir", tmp_path / "runs"]
+    program = [sys.executable, f"{ROOT}/train_async.py", *DRY, "--run-dir", f"{tmp_path}/runs"]
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", shell, told, *program],
+        ["unshare", "--mount", "sh", "-c", shell, str(told), *program],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

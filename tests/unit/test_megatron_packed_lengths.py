@@ -12,11 +12,11 @@ from agentrl.learner.megatron.zigzag import gathered_order
 LENGTHS = [8, 4, 16]
 
 
-class Noted(TorchDispatchMode):
+class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Names of what torch is asked for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
