@@ -19,7 +19,14 @@ __all__ = ["recipe_of"]
 
 #: Sections of the flags that are read beside training, and settings elsewhere that are.
 _BESIDE = ("tracking", "debugging", "profiling", "evaluation", "serving")
-_ELSEWHERE = ("run_dir", "resume", "ray_address", "node_wait_s", "start_timeout_s")
+_ELSEWHERE = (
+    "run_dir",
+    "resume",
+    "ray_address",
+    "place_timeout_s",
+    "node_wait_s",
+    "start_timeout_s",
+)
 _PACKAGES = ("agentrl", "torch", "megatron-core")
 
 
