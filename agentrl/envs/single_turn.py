@@ -103,6 +103,10 @@ class SingleTurnEnv(Env):
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
+        return self.take(task)
+
+    def take(self, task: dict[str, Any]) -> list[Message]:
+        """Take a row up, and return its prompt. Raises EnvError for a row that cannot be played."""
         self._task = task
         self._kind = self._kind_of(task)
         if self._kind is not self._usual:
@@ -112,10 +116,6 @@ class SingleTurnEnv(Env):
         if self._own is None and self._kind.facts.check_row is not None:
             self._kind.facts.check_row(task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
-        return self.prompt_of(task)
-
-    def prompt_of(self, task: dict[str, Any]) -> list[Message]:
-        """What a row asks. Raises EnvError where it asks nothing that can be shown."""
         return self._messages(_value(task, self._input_key, self._flag("input-key")))
 
     def _messages(self, prompt: Any) -> list[Message]:
