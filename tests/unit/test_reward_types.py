@@ -224,7 +224,8 @@ OWN = {"5.9": "no integer", "10000000000000000000001": 1.0}
 def test_values_are_slimes() -> None:
     """On the list of `reward_answers.jsonl`, whose first line says how it was recorded;
     `scripts/reward_answers.py` makes it again, and two labels of `dapo` are another test's (`OWN`).
-    The rules are called in this process. What slime hangs on is a matter of the process (security)."""
+    The rules are called in this process. What slime hangs on is a matter of the process
+    (security)."""
     assert len(CASES) > 1600
     compared = [c for c in CASES if "late" not in c and not (is_dapo(c) and c["label"] in OWN)]
     for case in of_the_day(compared, 400):
