@@ -250,7 +250,8 @@ class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """One group of a lease, of its `done` episodes in order of index: judged `rewards`, `metrics`,
-    why each stopped, facts, rows of trajectories. `row`: the task's, where a log function is."""
+    why each stopped, facts, rows of trajectories. `row`: the task's, and `part`: its part of a
+    mixture, where a log function is."""
 
     group: str
     mint: int
@@ -262,6 +263,7 @@ class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reasons: list[StopReason] = []
     facts: list[EpisodeFacts] = []
     row: dict[str, Any] = {}
+    part: str = ""
 
 
 class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):
