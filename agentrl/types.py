@@ -249,7 +249,7 @@ class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """One group of a lease, of its `done` episodes in order of index: judged `rewards`, `metrics`,
-    why each stopped, facts, rows of trajectories. `row`, `part`: of the task, for a log function."""
+    why each stopped, facts, rows of trajectories. `row`, `part`: the task, for a log function."""
 
     group: str
     mint: int
