@@ -68,7 +68,8 @@ def test_d8_a_worker_and_a_learner_that_were_replaced_are_told_to_exit(
 ) -> None:
     chance = random.Random(seed)
     victims = ["worker-0", "learner-0"] * count(2, 20)
-    one = lab(num_rollout=3 * len(victims) + 6)
+    # the others go on while one stands still, ten iterations and more
+    one = lab(num_rollout=16 * len(victims) + 6)
     with one:
         for number, name in enumerate(victims):
             one.steps_more(chance.choice([1, 2]))
