@@ -109,6 +109,8 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     variable     of the environment, which may have the value of a secret, or an address, in its
                  place
     was          an earlier default: a file that says it may have been written when it was one
+    reaches_weights
+                 False: whatever its value, the same leases are trained to the same weights
     """
 
     group: str
@@ -123,6 +125,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     secret: bool = False
     variable: str = ""
     was: Any = None
+    reaches_weights: bool = True
 
 
 _FACTS = frozenset(FlagFact.__struct_fields__)

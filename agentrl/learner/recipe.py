@@ -17,27 +17,13 @@ from agentrl.config.run import RunConfig
 
 __all__ = ["recipe_of"]
 
-#: Sections of the flags that are read beside training, and settings elsewhere that are.
-_BESIDE = ("tracking", "debugging", "profiling", "evaluation", "serving")
-_ELSEWHERE = (
-    "run_dir",
-    "resume",
-    "ray_address",
-    "place_timeout_s",
-    "node_wait_s",
-    "start_timeout_s",
-)
 _PACKAGES = ("agentrl", "torch", "megatron-core")
 
 
 def recipe_of(cfg: RunConfig, remade: int) -> int:
     """Above 0, below 2**63. `remade`: how often a lease that weights hold was made anew."""
     said = msgspec.to_builtins(cfg, enc_hook=str)
-    settings = {
-        name: said[name]
-        for name, field in own_fields().items()
-        if field.fact.group not in _BESIDE and name not in _ELSEWHERE
-    }
+    settings = {n: said[n] for n, field in own_fields().items() if field.fact.reaches_weights}
     made_by = [digests(cfg, ("code", "file")), [*map(_release, _PACKAGES)]]
     data = msgspec.json.encode([settings, said["megatron"], made_by, remade], order="sorted")
     return xxhash.xxh3_64_intdigest(data) >> 1 | 1

@@ -25,7 +25,14 @@ def test_what_can_reach_a_weight_changes_it(changed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"resume": "auto"}, {"eval_interval": 3}, {"use_wandb": True}, {"sglang": {"dtype": "half"}}],
+    [
+        {"resume": "auto"},
+        {"eval_interval": 3},
+        {"use_wandb": True},
+        {"sglang": {"dtype": "half"}},
+        {"save_interval": 2},
+        {"num_agent_workers": 3},
+    ],
 )
 def test_what_stands_beside_training_does_not(changed: dict[str, Any]) -> None:
     assert recipe_of(BASE.__replace__(**changed), 0) == recipe_of(BASE, 0)

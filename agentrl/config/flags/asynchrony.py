@@ -60,7 +60,10 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
         ),
     ] = False
     buffer_disk_limit: Annotated[
-        int, _flag("Bytes of stored trajectories; minting stops while full", ge=1)
+        int,
+        _flag(
+            "Bytes of stored trajectories; minting stops while full", ge=1, reaches_weights=False
+        ),
     ] = 64 * 1024**3
     keep_trajectories: Annotated[
         int,
@@ -68,5 +71,6 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
             "Bytes of trajectories kept for reading after they are trained; the oldest go first; "
             "0 keeps none",
             ge=0,
+            reaches_weights=False,
         ),
     ] = 256 * 1024**2

@@ -42,7 +42,11 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     ] = "input"
     label_key: Annotated[
         str | None,
-        _key("Key of the label in a row; label without it", modes=ACTS, env_arg="label_key"),
+        _key(
+            "Key of the label in a row; without this flag the key is label",
+            modes=ACTS,
+            env_arg="label_key",
+        ),
     ] = None
     metadata_key: Annotated[
         str, _named("Key of what the environment and the reward find in a task as `metadata`")
@@ -154,8 +158,9 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
     env: Annotated[
         str | None,
         _env(
-            "Environment: a registered name, pkg.module:Class or path/to/file.py[:Class]; "
-            "single-turn without it, where --prompt-data is given",
+            "Environment: a registered name, pkg.module:Class or path/to/file.py[:Class]; without "
+            "this flag a run with data has single-turn, and one with "
+            "--custom-generate-function-path has generate",
             holds="code",
             starts=True,
         ),

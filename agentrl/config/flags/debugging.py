@@ -12,7 +12,7 @@ from agentrl.config.flags.tracking import TrackingFlags
 
 __all__ = ["DebuggingFlags"]
 
-_flag = partial(flag, group="debugging", on_resume=FREE)
+_flag = partial(flag, group="debugging", on_resume=FREE, reaches_weights=False)
 
 
 class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from agentrl.config.flags.serving import ServingFlags
 
 __all__ = ["EvaluationFlags"]
 
-_flag = partial(flag, group="evaluation", on_resume=FREE, modes=POLICY)
+_flag = partial(flag, group="evaluation", on_resume=FREE, modes=POLICY, reaches_weights=False)
 _played = partial(_flag, modes=ACTS, needs="evaluation_sets")
 _key = partial(_flag, modes=ACTS, needs="evaluation_rows")
 

@@ -44,14 +44,22 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             holds="folder",
         ),
     ] = None
-    save_interval: Annotated[int, _trained("Iterations between checkpoints", ge=1)] = 10
+    save_interval: Annotated[
+        int, _trained("Iterations between checkpoints", ge=1, reaches_weights=False)
+    ] = 10
     async_save: Annotated[
         bool,
-        _trained("Write checkpoints while training goes on, from a copy in the memory of the host"),
+        _trained(
+            "Write checkpoints while training goes on, from a copy in the memory of the host",
+            reaches_weights=False,
+        ),
     ] = False
     save_retain_interval: Annotated[
         Count | None,
-        _trained("Keep the checkpoints of every so many iterations, and the two newest, no others"),
+        _trained(
+            "Keep the checkpoints of every so many iterations, and the two newest, no others",
+            reaches_weights=False,
+        ),
     ] = None
     load: Annotated[
         str | None,
@@ -138,6 +146,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "{rollout_id} in it, the iterations trained, a model goes there with every checkpoint "
             "({rollout_id:05d}: with zeros)",
             holds="folder",
+            reaches_weights=False,
         ),
     ] = None
     use_rollout_routing_replay: Annotated[

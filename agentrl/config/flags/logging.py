@@ -12,7 +12,7 @@ from agentrl.config.flags.hooks import HookFlags
 __all__ = ["LoggingFlags"]
 
 _PLACE = "a name, pkg.module:fn or path/to/file.py[:fn]"
-_flag = partial(flag, group="tracking", on_resume=FREE, holds="code")
+_flag = partial(flag, group="tracking", on_resume=FREE, holds="code", reaches_weights=False)
 
 
 class LoggingFlags(HookFlags, frozen=True, kw_only=True):
@@ -26,6 +26,7 @@ class LoggingFlags(HookFlags, frozen=True, kw_only=True):
             group="tracking",
             on_resume=FREE,
             modes=POLICY,
+            reaches_weights=False,
         ),
     ] = False
     custom_rollout_log_function_path: Annotated[

@@ -15,7 +15,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     """Hosts and devices."""
 
     ray_address: Annotated[
-        str | None, _flag("Address of a running Ray cluster (default: start one here)")
+        str | None,
+        _flag("Address of a running Ray cluster (default: start one here)", reaches_weights=False),
     ] = None
     actor_num_nodes: Annotated[int, _flag("Nodes of the learner", ge=1)] = 1
     actor_num_gpus_per_node: Annotated[
@@ -97,6 +98,7 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             "the devices that it needs",
             gt=0,
             needs="joined",
+            reaches_weights=False,
         ),
     ] = 300.0
     node_wait_s: Annotated[
@@ -107,8 +109,14 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             "a run that has ended",
             ge=0,
             needs="joined",
+            reaches_weights=False,
         ),
     ] = 300.0
     start_timeout_s: Annotated[
-        float, _flag("Deadline of the engines' start, and of the first push after it", gt=0)
+        float,
+        _flag(
+            "Deadline of the engines' start, and of the first push after it",
+            gt=0,
+            reaches_weights=False,
+        ),
     ] = 600.0

@@ -12,7 +12,7 @@ __all__ = ["ProfileTarget", "ProfilingFlags"]
 
 ProfileTarget = Literal["train_overall", "train_actor", "train_log_probs"]
 
-_flag = partial(flag, group="profiling", on_resume=FREE, modes=TRAINS)
+_flag = partial(flag, group="profiling", on_resume=FREE, modes=TRAINS, reaches_weights=False)
 
 
 class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):

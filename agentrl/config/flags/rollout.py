@@ -98,12 +98,14 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         Count | None,
         _limit("Tokens sampled in an episode, over all its turns (default: no limit)"),
     ] = None
-    turn_timeout_s: Annotated[float, _acting("Deadline of one generation", gt=0)] = 600.0
+    turn_timeout_s: Annotated[
+        float, _acting("Deadline of one generation", gt=0, reaches_weights=False)
+    ] = 600.0
     tool_timeout_s: Annotated[
-        float, _acting("Deadline of a tool call that declares none", gt=0)
+        float, _acting("Deadline of a tool call that declares none", gt=0, reaches_weights=False)
     ] = 60.0
     episode_timeout_s: Annotated[
-        float, _acting("Deadline of an episode; then it is truncated", gt=0)
+        float, _acting("Deadline of an episode; then it is truncated", gt=0, reaches_weights=False)
     ] = 3600.0
     allow_unsafe_sandbox: Annotated[
         bool, _acting("Where bubblewrap is missing, run the model's code with your rights on files")
@@ -124,5 +126,9 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "is given up where S is 0 (train.py)"
         ),
     ] = None
-    num_agent_workers: Annotated[int, _flag("Agent worker processes", ge=1)] = 1
-    max_concurrent_episodes: Annotated[int, _flag("Episodes one worker holds at once", ge=1)] = 1024
+    num_agent_workers: Annotated[
+        int, _flag("Agent worker processes", ge=1, reaches_weights=False)
+    ] = 1
+    max_concurrent_episodes: Annotated[
+        int, _flag("Episodes one worker holds at once", ge=1, reaches_weights=False)
+    ] = 1024

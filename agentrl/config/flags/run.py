@@ -22,9 +22,9 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _flag("Start from this preset; its values lie under your flags", on_resume=GROUPS),
     ] = None
-    run_dir: Annotated[str, _flag("Folder that holds the run directories", needs="new_run")] = (
-        "runs"
-    )
+    run_dir: Annotated[
+        str, _flag("Folder that holds the run directories", needs="new_run", reaches_weights=False)
+    ] = "runs"
     run_id: Annotated[
         str | None,
         _flag(
@@ -36,7 +36,8 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
         str,
         _flag(
             "Run to continue: its directory, auto (the newest neither complete nor failed), or "
-            "never (begin a new run)"
+            "never (begin a new run)",
+            reaches_weights=False,
         ),
     ] = "never"
     num_rollout: Annotated[

@@ -8,7 +8,7 @@ from agentrl.config.flags.placement import PlacementFlags
 
 __all__ = ["ServingFlags"]
 
-_flag = partial(flag, group="serving", on_resume=FREE, modes=ACTS)
+_flag = partial(flag, group="serving", on_resume=FREE, modes=ACTS, reaches_weights=False)
 
 
 class ServingFlags(PlacementFlags, frozen=True, kw_only=True):

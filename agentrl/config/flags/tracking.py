@@ -10,7 +10,7 @@ from agentrl.config.flags.evaluation import EvaluationFlags
 
 __all__ = ["TrackingFlags"]
 
-_flag = partial(flag, group="tracking", on_resume=FREE)
+_flag = partial(flag, group="tracking", on_resume=FREE, reaches_weights=False)
 _wandb = partial(_flag, needs="wandb")
 _mlflow = partial(_flag, needs="mlflow")
 _swanlab = partial(_flag, needs="swanlab")
