@@ -97,6 +97,7 @@ MODEL_FAMILIES = Shelf(
             "routes",
             "shapes",
             "stacks",
+            "written",
         }
     ),
 )

@@ -1,7 +1,6 @@
 """The words every room shares: what a task, group, episode, trajectory and lease are made of.
 
-Only msgspec and the standard library are imported here. Columns of a trajectory travel as buffers
-(`array.array`, numpy array or memoryview); a `Column` says what one holds.
+Only msgspec and the standard library are imported. Columns of a trajectory travel as buffers.
 
     Group      MINTED -> READY -> LEASED -> STEPPED(k) -> RETIRED
     Episode    QUEUED -> CLAIMED -> FINISHED(outcome)
@@ -250,7 +249,7 @@ class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """One group of a lease, of its `done` episodes in order of index: judged `rewards`, `metrics`,
-    why each stopped, facts, rows of trajectories. `row`: the task's, where a log function is."""
+    why each stopped, facts, rows of trajectories. `row`, `part`: the task, for a log function."""
 
     group: str
     mint: int
@@ -262,6 +261,7 @@ class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reasons: list[StopReason] = []
     facts: list[EpisodeFacts] = []
     row: dict[str, Any] = {}
+    part: str = ""
 
 
 class LeaseHeader(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,7 +33,7 @@ from agentrl.errors import DataError
 from benchmarks import RESULTS, ROOT, report
 from benchmarks.curves import Curve, append, finished, present, read, scores_of
 from benchmarks.default_job import call, set_aside
-from benchmarks.staleness_numbers import BASE, NAIVE, Points, rows_of
+from benchmarks.staleness_numbers import BASE, MASKED, NAIVE, Points, rows_of
 
 __all__ = ["ARMS", "FLAGS", "POINTS", "SEEDS", "Arm", "command", "curve_of", "job_digest"]
 
@@ -150,6 +150,7 @@ def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
     scores = scores_of(lines, (0, *POINTS.scored), f"{arm}, seed {seed}")
     old = [line["metrics"] for line in steps if line["step"] > lag]
     bucket = f"age_{min(lag, MAX_AGE_BUCKET)}"
+    shares = [line["metrics"].get(MASKED) for line in steps]
     return Curve(
         arm=arm,
         lag=lag,
@@ -158,6 +159,8 @@ def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
         ess=present(old, f"train/ess_sequence/{bucket}"),
         m2=present(old, f"train/log_ratio_m2/{bucket}"),
         rewards=[round(line["metrics"]["rollout/reward_mean"], 4) for line in steps],
+        # where nothing was worth computing, nothing was left out
+        metrics={MASKED: [round(share or 0.0, 4) for share in shares]},
     )
 
 
@@ -179,6 +182,16 @@ def read_curves(path: Path) -> list[Curve]:
     order = list(ARMS)
     mine = {(c.lag, order.index(c.arm), c.seed): c for c in read(path, job_digest())}
     return [mine[key] for key in sorted(mine)]
+
+
+def origins(curves: Sequence[Curve]) -> dict[str, Any]:
+    """Where and of what the runs are: measured in parts, perhaps on another machine than the one
+    that writes the page, and the code may have grown between two of them."""
+    machines = dict.fromkeys(curve.machine for curve in curves)
+    return {
+        "machine": "; ".join(machines),
+        "commits": list(dict.fromkeys(curve.commit for curve in curves)),
+    }
 
 
 def measure_all(arms: Sequence[str], seeds: Sequence[int], lag: int, output: Path) -> None:
@@ -226,8 +239,7 @@ def main() -> int:
     curves = read_curves(path)
     KEPT.write_bytes(b"".join(msgspec.json.encode(curve) + b"\n" for curve in curves))
     result = report("staleness", rows_of(curves, POINTS))
-    # runs are measured in parts, and the code may have grown between two of them
-    result["commits"] = list(dict.fromkeys(curve.commit for curve in curves))
+    result |= origins(curves)
     (RESULTS / "staleness.json").write_text(json.dumps(result, indent=1) + "\n")
     call(ROOT / "scripts" / "staleness" / "staleness_page.py")
     return 0

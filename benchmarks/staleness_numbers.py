@@ -1,5 +1,6 @@
 """What the curves of the staleness benchmark say: means, lowest points, gaps, and their intervals.
-Differences are of runs with the same seed. Pure."""
+Differences are of runs with the same seed. An arm that stops to train is no correction: it is not
+among those of which the best is told. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,10 +10,12 @@ import msgspec
 from benchmarks import Row
 from benchmarks.curves import Curve, Interval, bounded, interval
 
-__all__ = ["BASE", "NAIVE", "Points", "gap", "rows_of"]
+__all__ = ["BASE", "MASKED", "NAIVE", "Points", "gap", "rows_of", "trained_until"]
 
 #: The arms that everything is compared with: fresh weights, and stale ones without any correction.
 BASE, NAIVE = "on-policy", "naive"
+#: The share of sampled tokens that are left out of the loss, of each iteration of a curve.
+MASKED = "train/masked_token_share"
 #: What makes a job one in which staleness bites: most effective samples, least gaps.
 ESS_BAR, GAP_BAR = "< 0.7", "> 0"
 
@@ -47,6 +50,14 @@ def gap(base: BySeed, other: BySeed) -> Interval:
     return interval([base[seed] - other[seed] for seed in seeds])
 
 
+def trained_until(curve: Curve) -> int | None:
+    """The last iteration that trained a token, of a run that has others behind it. None: it trained
+    to its end, or its shares are not recorded."""
+    shares = curve.metrics.get(MASKED, [])
+    last = max((i for i, share in enumerate(shares, 1) if share < 1), default=0)
+    return last if last < len(shares) else None
+
+
 def rows_of(curves: Sequence[Curve], points: Points) -> list[Row]:
     """What is asked of the benchmark, lag by lag, then each arm, then each score."""
     base = [curve for curve in curves if curve.arm == BASE]
@@ -71,17 +82,16 @@ def _verdict(lag: int, base: Sequence[Curve], here: Sequence[Curve], points: Poi
         rows += bounded(f"ess_age{lag}", interval(found), "share", ESS_BAR)
     if found := [statistics.fmean(curve.m2) for curve in naive if curve.m2]:
         rows += bounded(f"m2_age{lag}", interval(found), "nats^2")
-    if not base or not naive:
-        return rows
     suffix = "" if lag == 8 else f"_lag{lag}"
-    of_mean = gap(_by_seed(base, points, "mean"), _by_seed(naive, points, "mean"))
-    of_lowest = gap(_by_seed(base, points, "lowest"), _by_seed(naive, points, "lowest"))
-    rows += bounded(f"naive_gap{suffix}", of_mean, "share", low=GAP_BAR)
-    rows += bounded(f"naive_gap_lowest{suffix}", of_lowest, "share", low=GAP_BAR)
-    means = {
-        arm: gap(_by_seed(base, points, "mean"), _by_seed(_of(here, arm), points, "mean"))
+    for what, name in (("mean", "naive_gap"), ("lowest", "naive_gap_lowest")):
+        if found_gap := _gap(base, naive, points, what):
+            rows += bounded(f"{name}{suffix}", found_gap, "share", low=GAP_BAR)
+    gaps = {
+        arm: _gap(base, _of(here, arm), points, "mean")
         for arm in dict.fromkeys(curve.arm for curve in here if curve.arm != NAIVE)
+        if not _stops(_of(here, arm))
     }
+    means = {arm: found_gap for arm, found_gap in gaps.items() if found_gap}
     if means:
         best = min(means, key=lambda arm: means[arm].mean)
         rows += bounded(f"best_gap{suffix}", means[best], "share", best)
@@ -91,14 +101,29 @@ def _verdict(lag: int, base: Sequence[Curve], here: Sequence[Curve], points: Poi
 def _arm(curves: Sequence[Curve], base: Sequence[Curve], points: Points) -> list[Row]:
     name = _name(curves[0])
     rows = [Row(f"{name}: seeds", len(curves), "seeds")]
+    if _stops(curves):
+        ends = [end for curve in curves if (end := trained_until(curve)) is not None]
+        rows.append(Row(f"{name}: trains until", max(ends), "iterations"))
     for what in ("mean", "lowest", "end"):
         values = _by_seed(curves, points, what)
         rows += bounded(f"{name}: {what}", interval(list(values.values())), "share")
-        if base and curves[0].arm != BASE and values.keys() & _by_seed(base, points, what).keys():
-            rows += bounded(
-                f"{name}: {what} below {BASE}", gap(_by_seed(base, points, what), values), "share"
-            )
+        below = _gap(base, curves, points, what) if curves[0].arm != BASE else None
+        if below:
+            rows += bounded(f"{name}: {what} below {BASE}", below, "share")
+            rows.append(Row(f"{name}: seeds of {what} below {BASE}", below.n, "seeds"))
     return rows
+
+
+def _stops(curves: Sequence[Curve]) -> bool:
+    return any(trained_until(curve) is not None for curve in curves)
+
+
+def _gap(
+    base: Sequence[Curve], other: Sequence[Curve], points: Points, what: str
+) -> Interval | None:
+    """As `gap`; None where no seed is in both, as in a study that is measured in parts."""
+    ours, theirs = _by_seed(base, points, what), _by_seed(other, points, what)
+    return gap(ours, theirs) if ours.keys() & theirs.keys() else None
 
 
 def _by_seed(curves: Sequence[Curve], points: Points, what: str) -> dict[int, float]:

@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     open_model(model_dir, family).architecture.check(settings)
     from agentrl.learner.megatron.convert import convert
 
-    target, mtp = Path(given.values["save"]), bool(settings.mtp_num_layers)
+    mtp = "--mtp-num-layers" if settings.mtp_num_layers else None
+    target = Path(given.values["save"])
     convert(model_dir, target, model_dir, "torch_dist", family=family, mtp=mtp)
     return 0
 

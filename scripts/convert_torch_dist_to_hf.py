@@ -4,7 +4,8 @@ that name.
     python scripts/convert_torch_dist_to_hf.py --input-dir DIR/iter_0000010 --output-dir DIR
         --origin-hf-dir MODEL
 
-`agentrl convert` does the same.
+`agentrl convert` does the same. slime's tool also takes --model-name alone; here --origin-hf-dir is
+needed, for its config.json says the shapes of tensors and the architecture.
 """
 
 import argparse
@@ -12,7 +13,17 @@ import sys
 from pathlib import Path
 
 from agentrl.cli.convert import check_vocabulary
-from agentrl.errors import AgentRLError
+from agentrl.config.weights import read_shapes
+from agentrl.errors import AgentRLError, ConfigError
+
+NEEDS_ORIGIN = """\
+--origin-hf-dir is missing: name the Hugging Face model that the checkpoint was made from. Its
+config.json says the shapes of the tensors and the architecture, which --model-name does not, and
+the tokenizer is taken from it"""
+ADDED = """\
+-a: tensors of layers that are not trained (eyes, multi-token prediction) are always taken from
+--origin-hf-dir; a checkpoint that lacks any other tensor of the model is refused, not completed
+"""
 
 
 def main(argv: list[str]) -> int:
@@ -21,7 +32,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--input-dir", type=Path, required=True, help="the checkpoint")
     parser.add_argument("--output-dir", type=Path, required=True, help="folder to write")
     parser.add_argument(
-        "--origin-hf-dir", type=Path, required=True, help="model with config.json and tokenizer"
+        "--origin-hf-dir", type=Path, help="model with config.json and tokenizer; needed"
     )
     parser.add_argument("--model-name", help="says nothing: config.json names the architecture")
     parser.add_argument("--vocab-size", type=int, help="rows without padding")
@@ -31,9 +42,16 @@ def main(argv: list[str]) -> int:
         "-a",
         "--add-missing-from-origin-hf",
         action="store_true",
-        help="says nothing: a checkpoint that lacks a tensor of the model is refused",
+        help="always so for layers that are not trained; a checkpoint that lacks any other tensor "
+        "of the model is refused",
     )
     given = parser.parse_args(argv)
+    if given.origin_hf_dir is None:
+        raise ConfigError(NEEDS_ORIGIN)
+    if given.add_missing_from_origin_hf:
+        if not read_shapes(given.origin_hf_dir):
+            raise ConfigError(f"-a: {given.origin_hf_dir} has no weights that could be added")
+        sys.stderr.write(ADDED)
     check_vocabulary(given.origin_hf_dir, given.vocab_size)
     from agentrl.learner.megatron.convert import convert
 

@@ -29,7 +29,9 @@ class Opob(Algorithm):
     whose step `--scale-lr-by-ess`; all of it is `--preset vcpo`. Deviations: |s|^2 is taken as the
     sum of (1 - pi)^2 over trained tokens, what a score gains by the token alone (there the squared
     norm of the gradient by all weights, from a backward pass for each episode); w is that of the
-    policy at the start of the iteration. `agentrl view` shows R / std, since b follows from tokens.
+    policy at the start of the iteration. The baseline is over the episodes that are trained: of
+    one that is not (`--overlong-filter`, a removed sample, all tokens too old) no ratio is known,
+    and its reward is in std alone. `agentrl view` shows R / std, since b follows from tokens.
     """
 
     reads = TERMS | {"eps_clip_c"}

@@ -368,6 +368,7 @@ def _group_rows(state: State, mint: int) -> GroupRows:
         stop_reasons=[row.stop_reason or StopReason.ERROR for row in done],
         facts=[row.facts for row in done],
         row=group.task.row if state.settings.tells_rows else {},
+        part=group.task.part if state.settings.tells_rows else "",
     )
 
 

@@ -28,6 +28,7 @@ from agentrl.buffer.rows import (
 )
 from agentrl.buffer.tables import SCHEMA, TABLES, LedgerTable, Line, lines_of, read_line
 from agentrl.buffer.wal import read_damage
+from agentrl.config.local_disk import refuse_network_file_system
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.paths import kind_of
 from agentrl.types import Fate, VersionRow
@@ -37,7 +38,6 @@ __all__ = [
     "SCHEMA_VERSION",
     "Ledger",
     "LedgerReader",
-    "refuse_network_file_system",
     "refuse_waiting",
 ]
 
@@ -49,13 +49,6 @@ _READABLE = (2, 3)
 _MAX_SCHEMA = 999
 #: Damaged places that an error lists.
 _MAX_TOLD = 20
-
-#: File systems without the locks and the fsync that a ledger needs.
-_NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "gpfs", "beegfs"}
-    | {"afs", "9p", "orangefs", "wekafs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs"}
-    | {"fuse.gcsfuse", "fuse.juicefs"}
-)
 
 _OPEN_GROUPS = "WHERE state <> 'retired' ORDER BY mint"
 _OF_OPEN_GROUPS = "WHERE mint IN (SELECT mint FROM groups WHERE state <> 'retired')"
@@ -73,30 +66,6 @@ ORDER BY mint
 #: room for what a length promises.
 _UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 T = TypeVar("T")
-
-
-def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
-    """Raise EnvironmentSetupError when `path` lies on a network file system.
-
-    `mounts`: the text of /proc/mounts; read when None, and nothing is refused where it is absent.
-    """
-    if mounts is None:
-        try:
-            mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return
-    target = path.resolve()
-    best = ("", "")
-    for line in mounts.splitlines():
-        _, point, kind, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
-        if target.is_relative_to(point) and len(point) >= len(best[0]):
-            best = (point, kind)
-    if best[1] in _NETWORK:
-        raise EnvironmentSetupError(
-            f"{target} lies on {best[0]}, a network file system ({best[1]}): a ledger needs a local"
-            " disk, choose another --run-dir"
-        )
 
 
 def refuse_waiting(path: Path) -> None:

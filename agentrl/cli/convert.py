@@ -85,7 +85,7 @@ def convert(arguments: argparse.Namespace) -> int:
         family=arguments.model_family,
         is_forced=arguments.force,
         max_file_bytes=arguments.chunk_size,
-        mtp=arguments.mtp,
+        mtp="--mtp" if arguments.mtp else None,
     )
     return 0
 

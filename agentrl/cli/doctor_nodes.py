@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
 from agentrl.cli.doctor import HostFinding, open_files_enough
 from agentrl.cluster.dry_placement import look_for
 from agentrl.cluster.joined import shown
-from agentrl.cluster.node_facts import NodeFacts, facts_here
+from agentrl.cluster.node_facts import NodeFacts, code_of, facts_here, facts_of
 from agentrl.cluster.placement import Cluster
 from agentrl.errors import EnvironmentSetupError
 
@@ -26,6 +24,9 @@ _SHARED_MEMORY = _GIB
 #: Seconds by which the clock of a node may be off; times in logs and metrics are compared.
 _CLOCK_S = 1.0
 _ANSWER_S = 120.0
+#: By the major version of CUDA that a node's packages are made for, the oldest driver that has it
+#: (https://docs.nvidia.com/cuda/cuda-toolkit-release-notes).
+_DRIVERS = {"12": 525, "13": 580}
 
 
 def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[HostFinding]]]:
@@ -40,7 +41,7 @@ def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[Hos
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster can be used (--ray-address): {str(error).splitlines()[0]}"
             return [(address, [HostFinding("ray", False, told)])]
-        own = msgspec.json.decode(facts_here(paths), type=NodeFacts)
+        own = facts_of(facts_here(paths))
         return [
             (place.address, _of_node(cluster, place.node, own, paths, shared))
             for place in cluster.nodes()
@@ -52,11 +53,10 @@ def _of_node(
 ) -> list[HostFinding]:
     asked_s = time.time()
     try:
-        answer = cluster.ask_node(node, facts_here, paths, timeout_s=_ANSWER_S)
+        facts = facts_of(cluster.ask_node(node, facts_here, paths, timeout_s=_ANSWER_S))
     except EnvironmentSetupError as error:
         return [HostFinding("answer", False, f"{error}: is agentrl at the same place there?")]
     answered_s = time.time()
-    facts = msgspec.json.decode(answer, type=NodeFacts)
     return list(judged(facts, own, (asked_s, answered_s), shared))
 
 
@@ -66,7 +66,7 @@ def judged(
     """Findings of a node beside `own`, those of this one. `asked`: when it was asked and when its
     answer was there, by this node's clock."""
     yield _same("python", facts.python, own.python)
-    yield _same("agentrl", _code(facts), _code(own))
+    yield _same("agentrl", code_of(facts), code_of(own))
     yield _packages(facts, own)
     yield _gpus(facts, own)
     yield _interface(facts)
@@ -77,10 +77,6 @@ def judged(
         good = facts.seen == own.seen
         text = f"{shared} is shared" if good else f"does not see {shared} as this host does"
         yield HostFinding("shared", good, text if good else f"{text}: mount the same folder there")
-
-
-def _code(facts: NodeFacts) -> str:
-    return f"{facts.agentrl or 'not installed'} (code {facts.source})"
 
 
 def _same(name: str, found: str, own: str) -> HostFinding:
@@ -103,8 +99,15 @@ def _gpus(facts: NodeFacts, own: NodeFacts) -> HostFinding:
     if facts.nccl != own.nccl:
         text = f"NCCL {facts.nccl or '(none)'}, and {own.nccl or '(none)'} on this host"
         return HostFinding("gpus", False, f"{text}: ranks would not understand each other")
+    needed = _DRIVERS.get(facts.cuda, 0)
+    wanted = f"CUDA {facts.cuda} needs {needed} or later" if needed else "install one"
     if not facts.driver:
-        return HostFinding("gpus", True, f"no NVIDIA driver; {facts.num_cpus} CPU cores")
+        text = f"no NVIDIA driver; {facts.num_cpus} CPU cores"
+        if facts.cards:
+            text = f"{facts.cards} NVIDIA GPUs, and no driver is loaded: {wanted}"
+        return HostFinding("gpus", not facts.cards, text)
+    if int(facts.driver.partition(".")[0]) < needed:
+        return HostFinding("gpus", False, f"driver {facts.driver}: {wanted}")
     nccl = f", NCCL {facts.nccl}" if facts.nccl else ""
     return HostFinding("gpus", True, f"driver {facts.driver}{nccl}; {facts.num_cpus} CPU cores")
 

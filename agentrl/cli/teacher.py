@@ -1,9 +1,10 @@
-"""Before the start: whether the server of `--rm-url` is there, and its model has the vocabulary and
-the context of the policy.
+"""Before the start: whether the teacher has the vocabulary of the policy, and a server of
+`--rm-url` is there and has its context.
 
-The two are compared by what they do: the server makes tokens of a text in which many words of the
-policy's vocabulary stand, and all of its control tokens. A server without a tokenizer says where
-its model lies; where that can be read here, its tokenizer does the same.
+A teacher in the learner's ranks is compared word by word, where its folder has a tokenizer. A
+server is compared by what it does: it makes tokens of a text in which many words of the policy's
+vocabulary stand, and all of its control tokens. One without a tokenizer says where its model lies;
+where that can be read here, its tokenizer does the same.
 """
 
 from itertools import zip_longest
@@ -14,6 +15,7 @@ import anyio
 from agentrl.cluster.spec import read_model_facts
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, EngineError
+from agentrl.model_dir import TOKENIZER
 from agentrl.paths import kind_of
 from agentrl.serving.control import EngineControl
 from agentrl.serving.http_control import EngineRefusedError
@@ -33,11 +35,35 @@ _KEPT = 16
 
 
 def check_teacher(config: RunConfig, *, dry_run: bool = False) -> list[str]:
-    """Notes for the user. Raises ConfigError for a server that cannot teach this policy. For a dry
-    run the server need not be there; a `--rm-url` that is no address is refused elsewhere."""
+    """Notes for the user. Raises ConfigError for a teacher that cannot teach this policy. For a dry
+    run a server need not be there; a `--rm-url` that is no address is refused elsewhere."""
+    if config.use_opd and not config.has_served_teacher:
+        return _check_own(config)
     if not config.has_served_teacher or not (config.rm_url or "").startswith("http"):
         return []
     return anyio.run(ask_teacher, config, dry_run)
+
+
+def _check_own(config: RunConfig) -> list[str]:
+    """A teacher in the learner's ranks: every word of the policy has the same id there."""
+    place, origin = config.opd_teacher_load, Path(str(config.hf_checkpoint))
+    if place is None or kind_of(origin / TOKENIZER) != "a file":  # told already
+        return []
+    shown = f"--opd-teacher-load {place}"
+    if kind_of(Path(place, TOKENIZER)) != "a file":
+        note = f"{shown}: no tokenizer lies there, so whether the teacher's vocabulary is that of "
+        return [f"{note}--hf-checkpoint {origin} was not looked at"]
+    ours, theirs = Vocab.from_file(origin).ids(), Vocab.from_file(place).ids()
+    others = sorted((id_, word) for word, id_ in ours.items() if theirs.get(word) != id_)
+    if not others:
+        return []
+    id_, word = others[0]
+    of_teacher = f"{theirs[word]} of the teacher" if word in theirs else "none of the teacher"
+    raise ConfigError(
+        f"{shown}: the teacher has another vocabulary than --hf-checkpoint {origin}: {len(others)} "
+        f"words differ; {word!r} is token {id_} of the policy and {of_teacher}. A teacher tells of "
+        "its own tokens alone: take one of the policy's family"
+    )
 
 
 async def ask_teacher(config: RunConfig, dry_run: bool = False) -> list[str]:

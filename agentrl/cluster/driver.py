@@ -88,7 +88,7 @@ class Driver:
             if spec.config.rollout_external_engine_addrs
             else None
         )
-        self._log = log = EvalLog(spec.config, Path(run.log("eval-log")))
+        self._log = log = EvalLog(spec.config, Path(run.log("eval-log")), spec.eval_sets)
         self._evaluator = Evaluator(
             spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets, log
         )

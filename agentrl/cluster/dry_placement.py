@@ -47,7 +47,7 @@ def placement_notes(config: RunConfig) -> list[str]:
         check_device(config, device)
         supply = ray.supply(device)
         slots = plan_slots(config, supply, gpus_of(services))
-        ray.place(slots, supply.device, _go_on)
+        ray.place(slots, supply.device, _go_on, config.place_timeout_s)
         # a run without --save has its checkpoints in its own directory
         check_nodes(ray, msgspec.structs.replace(config, save=config.save or config.run_dir))
         return placed(ray.places(), {slot.name: slot.processes for slot in slots})

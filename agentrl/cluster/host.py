@@ -11,7 +11,6 @@ number may be another's afterwards.
 """
 
 import contextlib
-import hashlib
 import os
 import queue
 import shutil
@@ -28,6 +27,7 @@ from typing import Literal
 import msgspec
 
 from agentrl.cluster.here import interface_of, place_here
+from agentrl.cluster.node_facts import facts_here
 from agentrl.cluster.oom_kills import OomKills
 from agentrl.cluster.ports import free_ports
 from agentrl.cluster.slots import NodePlace
@@ -40,7 +40,6 @@ __all__ = [
     "ProcessKind",
     "ProcessOrder",
     "environment_of",
-    "seen_here",
 ]
 
 #: What a process is to the run; a service is the user's own.
@@ -167,9 +166,9 @@ class ProcessHost:
             file.write(data)
         Path(new).replace(target)
 
-    def seen(self, paths: list[str]) -> list[str]:
-        """What each path is on this node: the SHA-256 of a file, `folder`, or `nothing`."""
-        return [seen_here(Path(path)) for path in paths]
+    def facts(self, paths: list[str], places: list[tuple[str, str]]) -> bytes:
+        """What this node is like; see `facts_here`."""
+        return facts_here(paths, places)
 
     def start(self, order: ProcessOrder) -> int:
         """Start a process; returns its pid. The name must not be running."""
@@ -301,13 +300,3 @@ def _await(children: Iterable[_Child], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     for child in children:
         child.done.wait(max(0.0, deadline - time.monotonic()))
-
-
-def seen_here(path: Path) -> str:
-    """What a path is on this node; as `ProcessHost.seen`."""
-    if path.is_dir():
-        return "folder"
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return "nothing"

@@ -1,23 +1,35 @@
 """Whether the nodes of a joined cluster have what a run needs of them, before anything starts.
 
-    every node          the folder that the program was started in, this Python, the model
-    nodes of learners   the folder of checkpoints: all of them and the driver share it
+    every node          the folder that the program was started in, this Python, the same agentrl
+                        and packages, the model
+    nodes of workers    the user's code that episodes call
+    nodes of learners   the user's code that the learner calls; the folder of checkpoints: all of
+                        them and the driver share it, and can write there
+    node of the first   where the trained model and pushed weights are written
     nodes of engines    the folder of pushed weights, where those go through a disk
 
-A shared folder is shown by a file of the driver's that appears on the other node. What lacks is
-told of all nodes at once.
+A shared folder is shown by a file of the driver's that appears on the other node; that a node can
+write to one, by a small file that it makes and removes. What lacks is told of all nodes at once.
 """
 
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agentrl.cluster.host import seen_here
+from agentrl.cluster.node_facts import (
+    NEEDED,
+    NodeFacts,
+    differences,
+    facts_here,
+    facts_of,
+    seen_here,
+)
 from agentrl.cluster.placement import Cluster
-from agentrl.cluster.slots import NodePlace
+from agentrl.config.edited import code_of
 from agentrl.config.run import RunConfig
+from agentrl.config.writable import model_place
 from agentrl.disk import make_folder
 from agentrl.errors import EnvironmentSetupError
 
@@ -45,30 +57,54 @@ def lacks_of(cluster: Cluster, config: RunConfig, slot: str) -> list[str]:
 def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) -> list[str]:
     """A line for each thing that a node lacks, of nodes with these slots."""
     places = cluster.places()
-    model = Path(str(config.hf_checkpoint)).resolve() / "config.json"
-    usual = {str(Path.cwd()): _FOLDER, sys.executable: _PYTHON, str(model): _MODEL}
-    expected = {path: seen_here(Path(path)) for path in usual}
+    own = facts_of(facts_here(()))
     lacks: list[str] = []
     with ExitStack() as stack:
         shared = {
             role: stack.enter_context(shown(folder)) for role, folder in _shared(config).items()
         }
         for slots in nodes:
-            wanted = usual | _wanted_of(cluster, slots, shared)
-            told = cluster.seen(slots[0], list(wanted))
-            for (path, need), found in zip(wanted.items(), told, strict=True):
-                if found != expected.get(path, seen_here(Path(path))):
-                    lacks.append(_lack(places[slots[0]], path, need, found))
+            processes = [name for slot in slots for name in cluster.processes(slot)]
+            wanted = _wanted(config, processes, shared)
+            written = _written(config, processes)
+            address = places[slots[0]].address
+            try:
+                facts = cluster.facts(slots[0], list(wanted), written)
+            except EnvironmentSetupError as error:
+                lacks.append(f"{address} does not say what it has: {error}")
+                continue
+            lacks += [f"{address} has {each}: {_SAME}" for each in _differences(config, facts, own)]
+            lacks += [
+                _lack(address, path, need, found)
+                for (path, need), found in zip(wanted.items(), facts.seen, strict=True)
+                if found != seen_here(Path(path))
+            ]
+            lacks += [f"{address}: {trouble}" for trouble in facts.unwritable if trouble]
     return lacks
 
 
 _FOLDER = "start the program in a folder that every node has"
 _PYTHON = "install agentrl at the same place on every node"
+_SAME = "install the same on every node (`agentrl doctor --ray-address` compares them)"
 _MODEL = "--hf-checkpoint names a folder that every node has, with the same model"
 _SAVE = "--save names a folder that the nodes of the learner share with this one"
 _PUSHES = (
     "--update-weight-disk-dir names a folder that the nodes of engines share with the learner's"
 )
+_CODE = "names a file that the nodes which run it have, as it is here"
+#: Kinds of processes that load the code that flags of a group name.
+_LOADS = {
+    "worker": ("data", "rollout"),
+    "learner": ("learner", "objective", "policy loss", "learner hooks"),
+}
+#: Of these groups, but for the program alone.
+_OWN_CODE = ("--data-source-path",)
+
+
+def _differences(config: RunConfig, facts: NodeFacts, own: NodeFacts) -> Iterator[str]:
+    without_engines = config.is_supervised
+    names = [name for name in NEEDED if not (without_engines and name.startswith("sglang"))]
+    return differences(facts, own, names)
 
 
 def _shared(config: RunConfig) -> dict[str, Path]:
@@ -94,17 +130,41 @@ def shown(folder: Path) -> Iterator[str]:
         file.unlink(missing_ok=True)
 
 
-def _wanted_of(cluster: Cluster, slots: Iterable[str], shared: dict[str, str]) -> dict[str, str]:
-    """Files that show a shared folder, of those that processes in `slots` use."""
-    kinds = {name.rpartition("-")[0] for slot in slots for name in cluster.processes(slot)}
+def _wanted(
+    config: RunConfig, processes: Sequence[str], shared: Mapping[str, str]
+) -> dict[str, str]:
+    """What has to be on a node with these processes as it is here, and why. `shared`: files that
+    show a shared folder, by the kind of process that uses it."""
+    model = Path(str(config.hf_checkpoint)).resolve() / "config.json"
+    wanted = {str(Path.cwd()): _FOLDER, sys.executable: _PYTHON, str(model): _MODEL}
+    kinds = {name.rpartition("-")[0] for name in processes}
+    for kind in kinds & _LOADS.keys():
+        code = code_of(config, _LOADS[kind])
+        wanted |= {str(path): f"{f} {_CODE}" for path, f in code.items() if f not in _OWN_CODE}
     if "learner" in kinds and "engine" in shared:  # it writes what engines read
         kinds.add("engine")
     needs = {"learner": _SAVE, "engine": _PUSHES}
-    return {shared[kind]: needs[kind] for kind in shared if kind in kinds}
+    return wanted | {shared[kind]: needs[kind] for kind in shared if kind in kinds}
 
 
-def _lack(place: NodePlace, path: str, need: str, found: str) -> str:
+def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str]]:
+    """Flag and folder of what these processes write beside the run's directory: each rank of the
+    learner its part of a checkpoint, the first one models and pushed weights."""
+    if config.eval_only or config.plays_only:
+        return []
+    found: list[tuple[str, str]] = []
+    if config.save is not None and any(name.startswith("learner-") for name in processes):
+        found.append(("--save", config.save))
+    if "learner-0" in processes:
+        if (model := model_place(config)) is not None:
+            found.append(("--save-hf", str(model.absolute())))
+        if "engine" in (shared := _shared(config)):
+            found.append(("--update-weight-disk-dir", str(shared["engine"])))
+    return found
+
+
+def _lack(address: str, path: str, need: str, found: str) -> str:
     if need in (_SAVE, _PUSHES):
         path = str(Path(path).parent)
     state = "has another" if found not in ("nothing", "folder") else "does not have"
-    return f"{place.address} {state} {path}: {need}"
+    return f"{address} {state} {path}: {need}"

@@ -11,7 +11,8 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,22 +20,35 @@ from pathlib import Path
 import msgspec
 
 from agentrl.cluster.here import interface_of, place_here
-from agentrl.cluster.host import seen_here
+from agentrl.config.writable import try_place
+from agentrl.errors import AgentRLError, EnvironmentSetupError
 
-__all__ = ["NEEDED", "NodeFacts", "facts_here", "most_open_files"]
+__all__ = [
+    "NEEDED",
+    "NodeFacts",
+    "code_of",
+    "differences",
+    "facts_here",
+    "facts_of",
+    "most_open_files",
+    "seen_here",
+]
 
 #: Packages that a run imports on every node.
 NEEDED = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _DRIVER = Path("/proc/driver/nvidia/version")
+_PCI = Path("/sys/bus/pci/devices")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is written
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One node. packages: versions by name, of those that are installed. driver: NVIDIA's, empty
-    without one; nccl: that of torch. interface: the one with the node's address, None where none
-    has it. shared_memory: bytes that are free. open_files: the hard limit, None without one.
-    clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for is
-    there."""
+    without one; cards: NVIDIA's GPUs on the bus, with a driver or without; nccl: that of torch, and
+    cuda the major version that it is made for. interface: the one with the node's address, None
+    where none has it. shared_memory: bytes that are free. open_files: the hard limit, None without
+    one. clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for
+    is there. unwritable: what kept it from writing to each place that was asked for, empty where
+    nothing did. An agentrl of another version may not say all of it."""
 
     address: str
     host: str
@@ -50,12 +64,17 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     open_files: int | None
     clock_s: float
     seen: list[str]
+    cards: int = 0
+    cuda: str = ""
+    unwritable: list[str] = []
 
 
-def facts_here(paths: Sequence[str]) -> bytes:
-    """`NodeFacts` of this node in JSON, with what `paths` are here."""
+def facts_here(paths: Sequence[str], places: Sequence[tuple[str, str]] = ()) -> bytes:
+    """`NodeFacts` of this node in JSON, with what `paths` are here, and whether `places` (flag and
+    path) can be written: a small file is, and removed."""
     clock_s = time.time()
     address = place_here().address
+    cuda, nccl = _nccl()
     facts = NodeFacts(
         address=address,
         host=platform.node(),
@@ -64,15 +83,60 @@ def facts_here(paths: Sequence[str]) -> bytes:
         source=_source(),
         packages={name: found for name in NEEDED if (found := _version(name))},
         driver=_driver(),
-        nccl=next((v for n, v in sorted(_installed().items()) if n.startswith("nvidia-nccl")), ""),
+        cards=_cards(),
+        nccl=nccl,
+        cuda=cuda,
         num_cpus=len(os.sched_getaffinity(0)),
         interface=interface_of(address),
         shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0,
         open_files=most_open_files(),
         clock_s=clock_s,
         seen=[seen_here(Path(path)) for path in paths],
+        unwritable=[_unwritable(flag, Path(path)) for flag, path in places],
     )
     return msgspec.json.encode(facts)
+
+
+def facts_of(answer: bytes) -> NodeFacts:
+    """What a node answered. Raises EnvironmentSetupError for an agentrl that says less."""
+    try:
+        return msgspec.json.decode(answer, type=NodeFacts)
+    except msgspec.MsgspecError as error:
+        raise EnvironmentSetupError(f"another agentrl is there, whose answer has {error}") from None
+
+
+def seen_here(path: Path) -> str:
+    """What a path is on this node: the SHA-256 of a file, `folder`, or `nothing`."""
+    if path.is_dir():
+        return "folder"
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "nothing"
+
+
+def code_of(facts: NodeFacts) -> str:
+    """Version and code of agentrl there."""
+    return f"{facts.agentrl or 'not installed'} (code {facts.source})"
+
+
+def differences(facts: NodeFacts, own: NodeFacts, names: Sequence[str] = NEEDED) -> Iterator[str]:
+    """How the agentrl of a node, and its packages of these names, differ from `own`, those of this
+    host. That a build is for a GPU and another is not (`+cpu`) is no difference."""
+    if code_of(facts) != code_of(own):
+        yield f"agentrl {code_of(facts)}, and this host has {code_of(own)}"
+    for name, version in own.packages.items():
+        found = facts.packages.get(name, "")
+        if name in names and found.partition("+")[0] != version.partition("+")[0]:
+            yield f"{name} {found or '(none)'}, and this host has {version}"
+
+
+def _unwritable(flag: str, place: Path) -> str:
+    try:
+        try_place(flag, place)
+    except AgentRLError as error:
+        return str(error)
+    return ""
 
 
 def most_open_files() -> int | None:
@@ -100,6 +164,23 @@ def _source() -> str:
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _nccl() -> tuple[str, str]:
+    """Of `nvidia-nccl-cu13` 13, and the version; empty where there is none."""
+    named = "nvidia-nccl-cu"
+    found = ((n.removeprefix(named), v) for n, v in _installed().items() if n.startswith(named))
+    return next(iter(sorted(found)), ("", ""))
+
+
+def _cards() -> int:
+    """GPUs of NVIDIA on the PCI bus: their class is a display controller's (0x03....)."""
+    num = 0
+    for device in _PCI.glob("*"):
+        with suppress(OSError):
+            is_nvidia = (device / "vendor").read_text().strip() == "0x10de"
+            num += is_nvidia and (device / "class").read_text().startswith("0x03")
+    return num
 
 
 def _driver() -> str:

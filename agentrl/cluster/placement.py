@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.cluster.no_place import answering, no_answer, no_place
+from agentrl.cluster.node_facts import NodeFacts, facts_of
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
@@ -26,9 +28,10 @@ __all__ = ["Cluster"]
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_PLACE_S = 300.0
 #: Seconds between calls to a node of which Ray does not know yet whether it is gone.
 _SILENT_S = 1.0
+#: Seconds that a host may take for what it does at once.
+_CALL_S = 60.0
 
 
 class Cluster:
@@ -136,12 +139,8 @@ class Cluster:
         options = {"num_cpus": 0, "max_retries": 0}
         where = NodeAffinitySchedulingStrategy(node, soft=False)
         task = ray.remote(function).options(scheduling_strategy=where, **options)
-        try:
+        with answering(timeout_s):
             answer: T = ray.get(task.remote(*args), timeout=timeout_s)
-        except ray.exceptions.GetTimeoutError as error:
-            raise EnvironmentSetupError(f"no answer within {timeout_s:g} s") from error
-        except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(str(error).strip().splitlines()[-1]) from error
         return answer
 
     def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
@@ -156,31 +155,29 @@ class Cluster:
         try:
             facts: DeviceFacts = self._wait_for(asked, LOOK_S, check)[0]
         except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(
-                f"Ray sees {num_gpus} GPUs, and none of them could be asked what it can do within "
-                f"{LOOK_S:g} s: {error}\n  --device cpu does without them"
-            ) from error
+            raise no_answer(error, num_gpus, LOOK_S) from error
         return facts
 
     def place(
-        self, slots: Sequence[Slot], device: Literal["GPU", "CPU"], check: Callable[[], None]
+        self,
+        slots: Sequence[Slot],
+        device: Literal["GPU", "CPU"],
+        check: Callable[[], None],
+        timeout_s: float,
     ) -> None:
-        """Create the hosts; waits until Ray has given each its place (at most 5 min). `check` is
-        called meanwhile, and may raise."""
+        """Create the hosts; waits up to `timeout_s` until Ray has given each its place. `check` is
+        called meanwhile, and may raise. Raises EnvironmentSetupError with what kept Ray from it."""
         import ray
 
         names = ", ".join(slot.name for slot in slots)
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            self._group, self._device = self._reserve(sizes, device, check), device
+            self._group, self._device = self._reserve(sizes, device, check, timeout_s), device
             hosts = [self._host_for(slot) for slot in slots]
-            places = self._wait_for([host.place.remote() for host in hosts], _PLACE_S, check)
+            places = self._wait_for([host.place.remote() for host in hosts], timeout_s, check)
         except ray.exceptions.RayError as error:
-            raise EnvironmentSetupError(
-                f"Ray found no place for {names}{bundles} within {_PLACE_S:g} s"
-                f"{self._free(device)}: {error}"
-            ) from error
+            raise no_place(error, names + bundles, timeout_s, self._free(device)) from error
         for slot, index in zip(slots, in_order(slots, places), strict=True):
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
             self._taken[slot.name] = slots[index]
@@ -191,14 +188,16 @@ class Cluster:
         """Where each slot is."""
         return dict(self._places)
 
-    def _reserve(self, sizes: Sequence[int], device: str, check: Callable[[], None]) -> Any:
+    def _reserve(
+        self, sizes: Sequence[int], device: str, check: Callable[[], None], timeout_s: float
+    ) -> Any:
         """A placement group of so many devices in each bundle; None for no bundle."""
         from ray.util.placement_group import placement_group
 
         if not sizes:
             return None
         group = placement_group([{device: size} for size in sizes], strategy="PACK")
-        self._wait_for([group.ready()], _PLACE_S, check)
+        self._wait_for([group.ready()], timeout_s, check)
         return group
 
     @calls_ray
@@ -290,14 +289,14 @@ class Cluster:
             return int(self._patiently(self._host(process).reserve_ports, 1)[0])
 
     @calls_ray
-    def seen(self, slot: str, paths: Sequence[str]) -> list[str]:
-        """What each path is on the node of a slot, as `ProcessHost.seen`; nothing where its disks
-        do not answer. Raises SlotLostError."""
-        import ray
-
-        with self._there(slot), suppress(ray.exceptions.GetTimeoutError):
-            return list(self._patiently(self._hosts[slot].seen, list(paths)))
-        return ["nothing"] * len(paths)
+    def facts(
+        self, slot: str, paths: Sequence[str], places: Sequence[tuple[str, str]]
+    ) -> NodeFacts:
+        """What the node of a slot is like, as `facts_here`. Raises SlotLostError, and
+        EnvironmentSetupError where the node cannot say."""
+        with self._there(slot), answering(_CALL_S):
+            answer = self._patiently(self._hosts[slot].facts, list(paths), list(places))
+        return facts_of(answer)
 
     @calls_ray
     def write_file(self, path: str, data: bytes) -> None:
@@ -390,7 +389,7 @@ class Cluster:
         return self._hosts[self._slot_of[process]]
 
     @staticmethod
-    def _call(reference: Any, timeout_s: float = 60.0) -> Any:
+    def _call(reference: Any, timeout_s: float = _CALL_S) -> Any:
         import ray
 
         return ray.get(reference, timeout=timeout_s)

@@ -2,7 +2,8 @@
 
     ledger.db    its log and pages, the digest of each row, and that each is what its table holds
     payload/     that the trajectories of open groups are there, as long as they were
-    --save       that a checkpoint covers what the buffer has let go
+    --save       that a checkpoint covers what the buffer has let go; without a ledger, that none
+                 is there
 
 Only reads. What is found here would end the run later, after engines and learner have started.
 """
@@ -13,7 +14,7 @@ from agentrl.buffer.ids import group_id
 from agentrl.buffer.ledger import LedgerReader
 from agentrl.buffer.rows import LedgerState
 from agentrl.buffer.store import missing_bytes
-from agentrl.config.places import checkpoint_root
+from agentrl.config.places import checkpoint_root, kept_of
 from agentrl.config.run import RunConfig
 from agentrl.errors import StoreError
 from agentrl.learner.checkpoints import DIGESTED_BYTES, find_whole, require_covered
@@ -31,24 +32,36 @@ def judge(run: Path, config: RunConfig) -> list[str]:
     ledger = run / "ledger.db"
     is_empty = not ledger.exists() or ledger.stat().st_size == 0
     if is_empty and not ledger.with_name("ledger.db-wal").exists():
-        _require_nothing(run)
+        _require_nothing(run, config)
         return []
     with LedgerReader(ledger) as reader:
         state = reader.load()
     _require_payloads(run, state)
     if config.eval_only:
         return []
-    return _require_checkpoint(checkpoint_root(config.save, run, config.run_id or run.name), state)
+    return _require_checkpoint(_root(run, config), state)
 
 
-def _require_nothing(run: Path) -> None:
+def _root(run: Path, config: RunConfig) -> Path:
+    return checkpoint_root(config.save, run, config.run_id or run.name)
+
+
+def _require_nothing(run: Path, config: RunConfig) -> None:
     """No ledger, or one without a byte, is that of a run that ended as it began."""
+    lost = f"{run / 'ledger.db'} is empty or gone"
     for name in ("payload", "recovery"):
         if any((run / name).glob("*")):
-            raise StoreError(
-                f"{run / 'ledger.db'} is empty or gone, and {run / name} is not: its rows are lost;"
-                f" {_ADVICE} {run}"
-            )
+            raise StoreError(f"{lost}, and {run / name} is not: its rows are lost; {_ADVICE} {run}")
+    if config.eval_only:
+        return
+    run_id = config.run_id or run.name
+    kept = kept_of(_root(run, config), run_id)
+    if kept is not None:
+        raise StoreError(
+            f"{lost}, and {kept.directory} is a checkpoint of the run {run_id}: its rows are lost."
+            f" Bring the ledger back from a copy (it may be on the disk of another node, where the"
+            f" run was started), or take the weights into a new run with --load {kept.directory}"
+        )
 
 
 def _require_payloads(run: Path, state: LedgerState) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 
-__all__ = ["digests", "notes_on_edits"]
+__all__ = ["code_of", "digests", "notes_on_edits"]
 
 #: How a field names a file, by what it holds: path/to/file.py[:name], path[@slice].
 _PLACES = {
@@ -34,6 +34,17 @@ def digests(config: RunConfig, holds: Collection[str] = tuple(_PLACES)) -> dict[
     return {flag: _digest(path) for flag, path in _files(config, holds)}
 
 
+def code_of(config: RunConfig, groups: Collection[str]) -> dict[Path, str]:
+    """Files of the user's code, and settings that it reads, that flags of these groups name: each
+    with its flag."""
+    fields = own_fields()
+    return {
+        path.absolute(): fields[name].flag
+        for name, _, path in _named(config, ("code", "file"))
+        if fields[name].fact.group in groups
+    }
+
+
 def notes_on_edits(before: Mapping[str, str], config: RunConfig) -> list[str]:
     """A line for each file that `before` has another digest of."""
     return [
@@ -45,7 +56,14 @@ def notes_on_edits(before: Mapping[str, str], config: RunConfig) -> list[str]:
 
 
 def _files(config: RunConfig, holds: Collection[str]) -> Iterator[tuple[str, Path]]:
-    """Those that can be read; what is wrong with others is said where they are used."""
+    """As `_named`, by flag and value."""
+    for name, one, path in _named(config, holds):
+        yield f"{own_fields()[name].flag} {one}", path
+
+
+def _named(config: RunConfig, holds: Collection[str]) -> Iterator[tuple[str, str, Path]]:
+    """Field, value and file of those that can be read; what is wrong with others is said where they
+    are used."""
     said = msgspec.to_builtins(config, enc_hook=str)
     for name, field in own_fields().items():
         place = _PLACES.get(field.fact.holds) if field.fact.holds in holds else None
@@ -54,7 +72,7 @@ def _files(config: RunConfig, holds: Collection[str]) -> Iterator[tuple[str, Pat
             if place is not None and one is not None and (found := place.fullmatch(one)):
                 path = Path(found[1]).expanduser()
                 if path.is_file() and os.access(path, os.R_OK):
-                    yield f"{field.flag} {one}", path
+                    yield name, one, path
 
 
 def _digest(path: Path) -> str:

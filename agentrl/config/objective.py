@@ -4,6 +4,7 @@ and what trains otherwise than in slime, or than one may think, is noted."""
 from collections.abc import Container, Iterator
 
 from agentrl.config.conditions import CONDITIONS
+from agentrl.config.corrections import about_corrections, notes_on_corrections
 from agentrl.config.run import RunConfig
 from agentrl.visible import shown_url
 
@@ -17,6 +18,8 @@ def about_objective(config: RunConfig) -> Iterator[str]:
             f"--tis-clip-low {config.tis_clip_low:g} is above --tis-clip {config.tis_clip:g}; "
             "no weight lies between them"
         )
+    yield from _about_mask(config)
+    yield from about_corrections(config)
     if config.eps_clip > 1:
         yield (f"--eps-clip {config.eps_clip:g}: a ratio cannot fall below 0; use 1 or less")
     if config.kl_coef != 0 and config.use_kl_loss and config.kl_loss_coef != 0:
@@ -44,6 +47,22 @@ def about_objective(config: RunConfig) -> Iterator[str]:
         yield (
             f"--n-samples-per-prompt {config.n_samples_per_prompt} with --loss-type sft_loss: a "
             "demonstration is one dialogue; leave it at 1"
+        )
+
+
+def _about_mask(config: RunConfig) -> Iterator[str]:
+    """Bounds of a mask hold 1, the ratio where engine and learner agree."""
+    if config.tis_mode != "mask" or not CONDITIONS["tis"].holds(config):
+        return
+    wrong = []
+    if config.tis_clip_low >= 1:
+        wrong.append(f"lower --tis-clip-low {config.tis_clip_low:g} below 1")
+    if config.tis_clip <= 1:
+        wrong.append(f"raise --tis-clip {config.tis_clip:g} above 1")
+    if wrong:
+        yield (
+            "--tis-mode mask keeps the tokens whose ratio lies between its bounds, and would drop "
+            f"those on which engine and learner agree, whose ratio is 1: {' and '.join(wrong)}"
         )
 
 
@@ -118,6 +137,7 @@ def notes_on_objective(config: RunConfig, said: Container[str]) -> Iterator[str]
     if config.mode != "policy":
         return
     yield from _on_clip(config, said)
+    yield from notes_on_corrections(config)
     if config.has_critic and config.num_critic_only_steps == config.num_rollout:
         yield (
             f"--num-critic-only-steps {config.num_critic_only_steps} is the whole run "

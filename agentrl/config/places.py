@@ -27,6 +27,7 @@ __all__ = [
     "checkpoints_of",
     "entries",
     "id_of",
+    "kept_of",
     "newest_kept",
     "with_places",
 ]
@@ -124,6 +125,12 @@ def newest_kept(place: Path) -> KeptCheckpoint | None:
         return _kept(place)
     found = [*_kept_in(place), *(k for path in entries(place) for k in _kept_in(path))]
     return max(found, key=lambda kept: (kept.written, kept.iteration), default=None)
+
+
+def kept_of(root: Path, run_id: str) -> KeptCheckpoint | None:
+    """The newest checkpoint of the run of that id in `root`, by its number; None when it has none
+    there."""
+    return next((kept for kept in _kept_in(root) if kept.run_id == run_id), None)
 
 
 def entries(folder: Path) -> list[Path]:

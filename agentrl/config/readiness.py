@@ -10,6 +10,7 @@ from pathlib import Path
 from agentrl.config.descriptors import raise_limit
 from agentrl.config.engine_packages import check_engine_packages
 from agentrl.config.first_weights import holds_megatron, holds_model, models_of
+from agentrl.config.local_disk import check_ledgers_disk
 from agentrl.config.places import CHECKPOINT
 from agentrl.config.refusals import gather
 from agentrl.config.resume import refuse_taken
@@ -34,6 +35,7 @@ def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
         partial(_weights, config, dry_run=dry_run),
         partial(_first_checkpoint, config),
         partial(check_places, config),
+        partial(check_ledgers_disk, config),
         partial(check_unlocked, config),
         partial(_new_place, config),
         partial(raise_limit, config, dry_run=dry_run),

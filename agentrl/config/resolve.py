@@ -44,7 +44,7 @@ from agentrl.config.rollouts import with_one_half
 from agentrl.config.run import RunConfig
 from agentrl.config.saved_by import run_of_load
 from agentrl.config.stored import refuse_changes
-from agentrl.config.unread import for_evaluation, is_read
+from agentrl.config.unread import for_evaluation, is_read, notes_on_preset
 from agentrl.config.validate import validate
 from agentrl.errors import AgentRLError, ConfigError
 
@@ -188,8 +188,20 @@ def _new(
     # Nobody said what a preset has for another kind of run: that would be told to config.toml.
     read = {name: value for name, value in under.items() if is_read(config, name)}
     if read != under:
+        lost = {name: value for name, value in under.items() if name not in read}
         config, advice = _begun(read, values)
+        advice += _on_preset(config, lost)
     return config, advice
+
+
+def _on_preset(config: RunConfig, lost: Layer) -> list[str]:
+    """What a preset that somebody asked for has lost. The default job is to be changed at will."""
+    name = config.preset
+    if name is None or name == DEFAULT:
+        return []
+    below = preset(DEFAULT).values
+    own = {n: v for n, v in lost.items() if n in preset(name).values or n not in below}
+    return notes_on_preset(config, name, own)
 
 
 def _beginning(values: Layer) -> list[str]:

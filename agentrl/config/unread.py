@@ -3,7 +3,7 @@ or noted, where slime passes over it and its scripts give it (`Condition.is_note
 
 Given are the flags of the command line, and what a file sets to another value than the default: a
 run's own config.toml spells out every default. Of a preset, and of a file whose model is scored
-(`--eval-only`), only what the run reads is taken.
+(`--eval-only`), only what the run reads is taken; a note says what a preset loses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import Any
 
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.facts import Mode, mode_of
-from agentrl.config.fields import fact_of
+from agentrl.config.fields import fact_of, own_fields
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_unread", "for_evaluation", "is_read", "notes_on_unread"]
+__all__ = ["about_unread", "for_evaluation", "is_read", "notes_on_preset", "notes_on_unread"]
 
 _OTHERS: dict[Mode, str] = {
     "policy": "a policy is trained on nothing but what it sampled; leave this out, or give "
@@ -46,6 +46,29 @@ def notes_on_unread(
 def is_read(config: RunConfig, name: str) -> bool:
     """Whether something in a run of `config` reads the field, or family, of that name."""
     return _why_unread(config, name) is None
+
+
+def notes_on_preset(config: RunConfig, name: str, values: Mapping[str, Any]) -> list[str]:
+    """Which of the `values` of a preset the run leaves out, and why. An evaluation, and a run that
+    imitates, leave out what is about learning from rewards without a word."""
+    lost: dict[str, list[str]] = {}
+    for field, value in values.items():
+        why = _why_unread(config, field)
+        if why is not None and config.mode in fact_of(field).modes:
+            lost.setdefault(why, []).append(_given(field, value))
+    # what to do stands behind the reason, and is about a flag that somebody gave
+    return [
+        f"preset {name} without {', '.join(flags)}: {why.rpartition('; ')[0] or why}"
+        for why, flags in lost.items()
+    ]
+
+
+def _given(field: str, value: Any) -> str:
+    """A flag and its value, as one would write them."""
+    flag = own_fields()[field].spelled(value)
+    if isinstance(value, bool):
+        return flag
+    return f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
 
 
 def _lines(ways: Sequence[RunConfig], said: Mapping[str, str]) -> list[str]:

@@ -14,15 +14,15 @@ from agentrl.errors import ConfigError, EnvironmentSetupError
 from agentrl.numbered import about_template, numbered
 from agentrl.paths import kind_of
 
-__all__ = ["check_places"]
+__all__ = ["check_places", "model_place", "try_place"]
 
 
 def check_places(config: RunConfig) -> None:
     """Raise ConfigError for a place that can be no folder, and EnvironmentSetupError for one that
     cannot be written."""
     for flag, place in _places(config):
-        _try(flag, place)
-    model = _model_place(config)
+        try_place(flag, place)
+    model = model_place(config)
     if model is not None and not config.eval_only:
         _check_replaced(model, config)
 
@@ -48,11 +48,11 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--tensorboard-dir", Path(config.tensorboard_dir)
     if config.record_memory_history and config.memory_snapshot_dir is not None:
         yield "--memory-snapshot-dir", Path(config.memory_snapshot_dir)
-    if (model := _model_place(config)) is not None:
+    if (model := model_place(config)) is not None:
         yield "--save-hf", model
 
 
-def _model_place(config: RunConfig) -> Path | None:
+def model_place(config: RunConfig) -> Path | None:
     """The folder of one model, with a number in the place of {rollout_id}; None for a path that
     `retention.py` refuses."""
     if config.save_hf is None or about_template(config.save_hf):
@@ -60,7 +60,8 @@ def _model_place(config: RunConfig) -> Path | None:
     return numbered(config.save_hf, 0)
 
 
-def _try(flag: str, place: Path) -> None:
+def try_place(flag: str, place: Path) -> None:
+    """Write a small file there, and remove it. Raises as `check_places`."""
     nearest = place.absolute()
     while (kind := kind_of(nearest)) == "nothing" and nearest != nearest.parent:
         nearest = nearest.parent

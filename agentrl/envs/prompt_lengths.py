@@ -92,7 +92,7 @@ async def _fitting(
     found = []
     for index, task in enumerate(tasks):
         try:
-            size = await prompt_size(env, task, chat)
+            size = prompt_size(env, task, chat)
         except EnvError:
             size = 0
         if size <= room:
@@ -101,10 +101,10 @@ async def _fitting(
     return found
 
 
-async def prompt_size(env: SingleTurnEnv, task: Task, chat: ChatFormat) -> int:
+def prompt_size(env: SingleTurnEnv, task: Task, chat: ChatFormat) -> int:
     """Tokens of a row's prompt, without the tools of a server that is not asked here. Raises
     EnvError for a row that gives none."""
-    messages = await SingleTurnEnv.reset(env, seed=0, task=task.row)
+    messages = env.take(task.row)
     tools = [*(tool.spec.to_openai() for tool in env.tools.values()), *env.schemas]
     try:
         return sum(len(span.ids) for span in chat.open_prompt(messages, tools))

@@ -103,6 +103,10 @@ class SingleTurnEnv(Env):
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed
+        return self.take(task)
+
+    def take(self, task: dict[str, Any]) -> list[Message]:
+        """Take a row up, and return its prompt. Raises EnvError for a row that cannot be played."""
         self._task = task
         self._kind = self._kind_of(task)
         if self._kind is not self._usual:
@@ -110,12 +114,8 @@ class SingleTurnEnv(Env):
         self._require_url(self._kind, EnvError)
         self._label = self._label_of(task)
         if self._own is None and self._kind.facts.check_row is not None:
-            self._kind.facts.check_row(task)
+            self._kind.facts.check_row(self._label, task)
         self.schemas = [tool for tool in tools_of(task) if name_of(tool) not in self.tools]
-        return self.prompt_of(task)
-
-    def prompt_of(self, task: dict[str, Any]) -> list[Message]:
-        """What a row asks. Raises EnvError where it asks nothing that can be shown."""
         return self._messages(_value(task, self._input_key, self._flag("input-key")))
 
     def _messages(self, prompt: Any) -> list[Message]:
@@ -245,8 +245,12 @@ class SingleTurnEnv(Env):
         return self._own is None and self._kind.facts.needs_label
 
     def _require_plain(self, label: Any) -> None:
-        if self._compares() and isinstance(label, dict):
+        if not self._compares():
+            return
+        if isinstance(label, dict):
             raise EnvError(_nested(self._label_key, label, self._flag("label-key")))
+        if isinstance(label, list) and (wrong := _wrong_list(label)):
+            raise EnvError(f"the label {self._label_key!r} {wrong}")
 
     def _flag(self, key: str) -> str:
         """The flag that says where rows of this kind of episode have something."""
@@ -262,6 +266,16 @@ def _nested(key: str, label: dict[str, Any], flag: str) -> str:
     return (
         f"the label {key!r} has the keys {sorted(label)}, and no text of a model equals that{inner}"
     )
+
+
+def _wrong_list(labels: list[Any]) -> str | None:
+    """Why no text of a model is one of these, where that is so."""
+    if not labels:
+        return "is an empty list: nothing is right"
+    for each in labels:
+        if not isinstance(each, str | int | float):
+            return f"lists {each!r:.80}; list texts or numbers, of which any is right"
+    return None
 
 
 def _written(call: ToolCall) -> str:

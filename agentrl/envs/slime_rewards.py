@@ -4,15 +4,18 @@
     async def reward(args, samples)       the answers of a group, under --group-rm: a list
     class CustomRewardModel               made once in a process; compute_reward(prompts, responses)
 
-They may be plain functions too. `args` has the flags of the run, by slime's names.
+They may be plain functions too. `args` has the flags of the run, by slime's names. A class is made
+and called in a thread (`model_thread.py`); one with `async def compute_reward` on the event loop.
 """
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.config.args import Args
+from agentrl.envs.model_thread import ModelThread
 from agentrl.envs.reward_input import RewardInput
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import ConfigError, EnvError
@@ -69,7 +72,7 @@ class OfSample:
 
 class OfModel:
     """A class with `compute_reward(prompts, responses)`, made when it is first asked. It may take
-    `args`, or nothing."""
+    `args`, or nothing. Answers that are no group's may be scored by one call."""
 
     def __init__(self, cls: type[Any]) -> None:
         self.__name__, self.__module__, self.__doc__ = cls.__name__, cls.__module__, cls.__doc__
@@ -77,14 +80,22 @@ class OfModel:
 
     async def worth(self, args: Args, answer: RewardInput) -> Any:
         """Of one answer."""
-        return (await self.worth_of_group(args, [answer]))[0]
+        return (await self._worths(args, [answer], is_group=False))[0]
 
     async def worth_of_group(self, args: Args, answers: Sequence[RewardInput]) -> list[Any]:
         """Of the answers of a group, in their order."""
-        model = _made(self._cls, args)
+        return await self._worths(args, answers, is_group=True)
+
+    async def _worths(
+        self, args: Args, answers: Sequence[RewardInput], *, is_group: bool
+    ) -> list[Any]:
         prompts = [answer.prompt for answer in answers]
-        found = model.compute_reward(prompts, [answer.response for answer in answers])
-        return listed(await _awaited(found), len(answers), f"{self.__name__}.compute_reward")
+        responses = [answer.response for answer in answers]
+        if not inspect.iscoroutinefunction(self._cls.compute_reward):
+            thread = _thread(self._cls, args)
+            return await thread.ask(prompts, responses, is_group=is_group)
+        found = await _made(self._cls, args).compute_reward(prompts, responses)
+        return listed(found, len(answers), f"{self.__name__}.compute_reward")
 
     __name__: str
 
@@ -98,6 +109,21 @@ def model_of(value: object) -> OfModel | None:
 
 #: One of each class in a process: it may hold weights.
 _MODELS: dict[type[Any], Any] = {}
+_THREADS: dict[type[Any], ModelThread] = {}
+
+
+def _thread(cls: type[Any], args: Args) -> ModelThread:
+    """The thread that makes and calls the model of a class."""
+
+    def score(prompts: list[Any], responses: list[str]) -> list[Any]:
+        found = _made(cls, args).compute_reward(prompts, responses)
+        if inspect.isawaitable(found):
+            found = asyncio.run(_awaited(found))
+        return listed(found, len(responses), f"{cls.__name__}.compute_reward")
+
+    if cls not in _THREADS:
+        _THREADS[cls] = ModelThread(f"reward model {cls.__name__}", score)
+    return _THREADS[cls]
 
 
 def _made(cls: type[Any], args: Args) -> Any:

@@ -3,7 +3,7 @@
     save:     create (source) -> save_state (all) -> seal, keep (source)
     beside    begin_save: create (source) -> copy_state (all) -> a thread of each rank writes
     training: end_save: all have written? -> join (all) -> seal, keep (source)
-    restore:  newest valid (source) -> load_state (all)
+    restore:  newest valid (all, each reads a share) -> load_state (all)
 
 Between the steps the source's word is broadcast, its failure too, so every call ends alike on all
 ranks and nobody waits for a rank that has given up. On several nodes the root must lie on a file
@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.learner import checkpoints
-from agentrl.learner.agreement import Rank, by_source, together
+from agentrl.learner.agreement import by_source, together
+from agentrl.learner.beside import in_a_thread, of_all_ranks
 from agentrl.learner.checkpoints import STATE, Checkpoint
+from agentrl.learner.finding import Ranks, newest_of_all
 from agentrl.learner.manifest import FileFacts
 
 __all__ = ["CheckpointWriter", "CopiesState", "StateCopy", "Stateful", "restore_newest"]
@@ -29,7 +30,7 @@ __all__ = ["CheckpointWriter", "CopiesState", "StateCopy", "Stateful", "restore_
 log = logging.getLogger(__name__)
 
 
-class Stateful(Rank, Protocol):
+class Stateful(Ranks, Protocol):
     """What is needed of a `TrainBackend` here."""
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]: ...
@@ -55,8 +56,6 @@ class StateCopy(Protocol):
 class CopiesState(Stateful, Protocol):
     """A backend whose checkpoints can be written beside training has this too."""
 
-    def all_gather(self, value: Any) -> list[Any]: ...
-
     def copy_state(self) -> StateCopy:
         """A copy of this rank's state in the host's memory. Not collective."""
         ...
@@ -79,7 +78,7 @@ def restore_newest(root: Path, backend: Stateful) -> Checkpoint | None:
     Nothing changes on disk. Raises DataError when all are damaged, and ConfigError when the newest
     whole one is of another model; the run then cannot go on.
     """
-    found = by_source(backend, lambda: checkpoints.newest_valid(root), Checkpoint | None)
+    found = newest_of_all(root, backend)
     if found is not None:
         backend.load_state(found.state)
         log.info("continuing from %s, version %d", found.directory, found.version)
@@ -158,7 +157,7 @@ class CheckpointWriter:
             with self._gone_if_it_fails(partial):
                 together(lambda: copies.append(backend.copy_state()), backend.all_gather)
         [copy] = copies
-        part = _in_a_thread(lambda: copy.write(partial / STATE))
+        part = in_a_thread("checkpoint", lambda: copy.write(partial / STATE))
         self._behind = _Behind(partial, iteration, version, recipe, copy, part)
 
     def end_save(self, *, waits: bool) -> bool:
@@ -168,15 +167,17 @@ class CheckpointWriter:
             return True
         behind, backend = self._behind, self._copying()
 
-        def look() -> list[Any]:
-            is_done = waits or behind.part.done()
-            return [is_done, behind.part.result() if is_done else None]
+        def look() -> bool:
+            is_done = behind.part.done()
+            if is_done:
+                behind.part.result()  # raises what writing has failed of
+            return waits or is_done
 
         with self._telling(behind.iteration), self._gone_if_it_fails(behind.partial):
-            looks = together(look, backend.all_gather)
-            if not all(is_done for is_done, _ in looks):
+            if not all(together(look, backend.all_gather)):
                 return False
-            facts = behind.copy.join(behind.partial / STATE, [part for _, part in looks])
+            parts = of_all_ranks(behind.part, backend.all_gather)
+            facts = behind.copy.join(behind.partial / STATE, parts)
             self._seal(behind.partial, behind.iteration, behind.version, behind.recipe, facts)
         self._behind = None
         return True
@@ -251,17 +252,3 @@ class CheckpointWriter:
         if self._backend.is_source:
             checkpoints.keep(self._root, self._keep, self._retain)
         return self._newest
-
-
-def _in_a_thread(call: Callable[[], Any]) -> Future[Any]:
-    """What `call` returns or raises, once it has; a process that ends does not wait for it."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    Thread(target=run, name="checkpoint", daemon=True).start()
-    return future

@@ -14,25 +14,29 @@ import math
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from agentrl import disk
 from agentrl.errors import ConfigError, DataError, InfrastructureError
-from agentrl.learner.manifest import FileFacts, Manifest, describe, read_verified
+from agentrl.learner.manifest import FileFacts, Manifest, describe, read_sized, read_verified
 
 __all__ = [
     "DIGESTED_BYTES",
     "STATE",
     "Checkpoint",
+    "complete",
     "create",
     "discard",
     "find_whole",
     "iterations",
     "keep",
     "newest_valid",
+    "reading",
+    "refuse_all_damaged",
     "require_covered",
     "seal",
     "set_aside_after",
@@ -126,24 +130,47 @@ def find_whole(root: Path, most_bytes: float = math.inf) -> tuple[Checkpoint | N
     damaged: list[str] = []
     for iteration, directory in reversed(iterations(root).items()):
         try:
-            manifest = read_verified(directory, most_bytes)
-            if manifest.iteration != iteration:
-                raise DataError(f"{directory}: its manifest is of iteration {manifest.iteration}")
-            return Checkpoint(directory, manifest), damaged
+            with reading(directory):
+                manifest = read_verified(directory, most_bytes)
+                return _numbered(iteration, directory, manifest), damaged
         except DataError as error:
             damaged.append(str(error))
-        except OSError as error:
-            raise InfrastructureError(
-                f"checkpoint {directory} cannot be read: {error}; nothing says that it is damaged,"
-                " so none older is taken: mend the disk, or move it away"
-            ) from error
+    refuse_all_damaged(root, damaged)
+    return None, damaged
+
+
+def complete(iteration: int, directory: Path) -> Checkpoint:
+    """The checkpoint of that iteration, whose files have their sizes; nothing is said of their
+    contents. Raises as `read_verified`."""
+    return _numbered(iteration, directory, read_sized(directory))
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[None]:
+    """Raises InfrastructureError for what of a checkpoint cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise InfrastructureError(
+            f"checkpoint {directory} cannot be read: {error}; nothing says that it is damaged,"
+            " so none older is taken: mend the disk, or move it away"
+        ) from error
+
+
+def refuse_all_damaged(root: Path, damaged: Sequence[str]) -> None:
+    """Raise DataError where all checkpoints in `root` are `damaged`, if there are some."""
     if damaged:
         shown = "".join(f"\n    {why}" for why in damaged[:_MAX_TOLD])
         raise DataError(
             f"none of the {len(damaged)} checkpoints in {root} is whole: bring one back from a"
             f" copy, or start a run that does not continue from there:{shown}"
         )
-    return None, damaged
+
+
+def _numbered(iteration: int, directory: Path, manifest: Manifest) -> Checkpoint:
+    if manifest.iteration != iteration:
+        raise DataError(f"{directory}: its manifest is of iteration {manifest.iteration}")
+    return Checkpoint(directory, manifest)
 
 
 def create(root: Path, iteration: int) -> Path:

@@ -16,7 +16,7 @@ that is absent is not judged; nor is a run that plays no episodes. Pure, but for
 import functools
 import logging
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 
 from agentrl.algorithms.base import Algorithm
@@ -74,7 +74,7 @@ class Health:
         self._is_new = True
         self._on_policy = OnPolicyTokens()
         self._idle, self._toolless, self._narrow = _Streak(), _Streak(), _Streak()
-        self._drifted = _Streak()
+        self._drifted: defaultdict[int, _Streak] = defaultdict(_Streak)
         self._had_signal = self._had_tools = False
         self._rewards: deque[float] = deque(maxlen=PATIENCE)
         self._best_reward = 0.0
@@ -253,18 +253,26 @@ class Health:
         )
 
     def _check_drift(self, number: int, metrics: Mapping[str, float], num_episodes: int) -> None:
-        """Of tokens that an older policy sampled; the engine's own error is another check's."""
+        """Of tokens that an older policy sampled; the engine's own error is another check's. Each
+        age has a streak of its own: between two pushes the ages rise, and the drift with them."""
         name = "train/log_ratio_m2/age_"
         drifts = {int(key[len(name) :]): metrics[key] for key in metrics if key.startswith(name)}
-        drift, age = max(((drift, age) for age, drift in drifts.items() if age > 0), default=(0, 0))
-        if not self._drifted.goes_on(drift > MAX_DRIFT, num_episodes):
+        streaks = {age: self._drifted[age] for age in sorted(drifts) if age > 0}
+        told = [
+            age
+            for age, streak in streaks.items()
+            if streak.goes_on(drifts[age] > MAX_DRIFT, num_episodes)
+        ]
+        if not told:
             return
+        age = max(told, key=drifts.__getitem__)
         self._warn(
             "drift",
             f"the policy moves fast beside the age of what it learns from: in iteration {number} "
-            f"the mean of (log pi / mu)^2 of tokens of age {age} is {drift:.2g} nats^2, and some "
-            f"age was above {MAX_DRIFT:g} for {self._drifted}. --use-tis corrects that in part: "
-            "lower --lr or --max-staleness, or give --trust-region negative (docs/async.md)",
+            f"the mean of (log pi / mu)^2 of tokens of age {age} is {drifts[age]:.2g} nats^2, "
+            f"above {MAX_DRIFT:g} for {streaks[age].num_iterations} iterations with tokens of that "
+            "age. --use-tis corrects that in part: lower --lr or --max-staleness, or give "
+            "--trust-region negative (docs/async.md)",
         )
 
     def _warn(self, check: str, text: str) -> None:
@@ -277,19 +285,19 @@ class _Streak:
     """Consecutive iterations of which something is true."""
 
     def __init__(self) -> None:
-        self._num_iterations = self._num_episodes = 0
+        self.num_iterations = self._num_episodes = 0
 
     def __str__(self) -> str:
-        return f"{self._num_iterations} iterations ({self._num_episodes} episodes)"
+        return f"{self.num_iterations} iterations ({self._num_episodes} episodes)"
 
     def goes_on(self, is_true: bool, num_episodes: int) -> bool:
         """Take in one more iteration; whether the streak is long enough to mean something."""
         if not is_true:
-            self._num_iterations = self._num_episodes = 0
+            self.num_iterations = self._num_episodes = 0
             return False
-        self._num_iterations += 1
+        self.num_iterations += 1
         self._num_episodes += num_episodes
-        return self._num_iterations >= PATIENCE and self._num_episodes >= MIN_EPISODES
+        return self.num_iterations >= PATIENCE and self._num_episodes >= MIN_EPISODES
 
 
 def check_logprobs(number: int, on_policy: LogprobDiff, tolerance: Tolerance) -> str | None:

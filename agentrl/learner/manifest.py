@@ -18,7 +18,17 @@ from agentrl import disk
 from agentrl.config.places import MANIFEST
 from agentrl.errors import DataError
 
-__all__ = ["FORMAT", "FileDigest", "FileFacts", "Manifest", "describe", "read_verified"]
+__all__ = [
+    "FORMAT",
+    "FileDigest",
+    "FileFacts",
+    "Manifest",
+    "by_size",
+    "describe",
+    "read_sized",
+    "read_verified",
+    "require_as_written",
+]
 
 #: Layout of the directory and of its manifest. Another number is refused.
 FORMAT = 1
@@ -118,6 +128,18 @@ def read_verified(directory: Path, most_bytes: float = math.inf) -> Manifest:
     cannot be read, which says nothing of what it holds. The contents of files are compared with
     their digests as long as they have `most_bytes` together, the smallest first; of the others the
     sizes are compared."""
+    manifest = read_sized(directory)
+    for name in by_size(manifest):
+        most_bytes -= manifest.files[name].num_bytes
+        if most_bytes < 0:
+            break
+        require_as_written(directory, name, manifest.files[name])
+    return manifest
+
+
+def read_sized(directory: Path) -> Manifest:
+    """The manifest of a directory whose files are there with their sizes. Raises as
+    `read_verified`."""
     manifest = _read(directory)
     present = _files(directory)
     for name, wanted in manifest.files.items():
@@ -126,17 +148,22 @@ def read_verified(directory: Path, most_bytes: float = math.inf) -> Manifest:
         size = present[name].stat().st_size
         if size != wanted.num_bytes:
             raise DataError(f"{directory}: {name} has {size} bytes, not {wanted.num_bytes}")
-    for name, wanted in sorted(manifest.files.items(), key=lambda each: each[1].num_bytes):
-        most_bytes -= wanted.num_bytes
-        if most_bytes < 0:
-            break
-        found = _facts(present[name])
-        if found != wanted:
-            raise DataError(
-                f"{directory}: {name} is damaged: its xxh3_64 is {found.xxh3_64},"
-                f" {MANIFEST} says {wanted.xxh3_64}"
-            )
     return manifest
+
+
+def by_size(manifest: Manifest) -> list[str]:
+    """Its files, the smallest first."""
+    return sorted(manifest.files, key=lambda name: manifest.files[name].num_bytes)
+
+
+def require_as_written(directory: Path, name: str, wanted: FileFacts) -> None:
+    """Compare the contents of a file with its digest; raises as `read_verified`."""
+    found = _facts(directory / name)
+    if found != wanted:
+        raise DataError(
+            f"{directory}: {name} is damaged: its xxh3_64 is {found.xxh3_64},"
+            f" {MANIFEST} says {wanted.xxh3_64}"
+        )
 
 
 def _read(directory: Path) -> Manifest:

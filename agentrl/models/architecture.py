@@ -8,7 +8,7 @@ import msgspec
 from agentrl.config.megatron import LATENT_FLAGS, MegatronSettings, flag
 from agentrl.config.stages import layers_of_stages
 from agentrl.errors import ConfigError
-from agentrl.models.rope import LinearRope, Llama3Rope, Rope
+from agentrl.models.rope import LinearRope, Llama3Rope, Rope, written_otherwise
 
 __all__ = ["Architecture"]
 
@@ -25,6 +25,13 @@ _OF_EXPERTS = (
     "moe_router_num_groups",
     "moe_router_group_topk",
     "moe_router_topk_scaling_factor",
+)
+
+#: Arguments of Megatron's that are no field, and of which another value is another model.
+_SWITCHES = (
+    "untie_embeddings_and_output_weights",
+    "multi_latent_attention",
+    "apply_layernorm_1p",
 )
 
 #: Fields in which two models may differ that have the same weights.
@@ -190,16 +197,18 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         out."""
         read = self.flags()
         told = {name: value for name, value in msgspec.structs.asdict(self).items() if name in read}
-        told["untie_embeddings_and_output_weights"] = not self.tied_embeddings
+        told |= {name: read[name] for name in _SWITCHES}
         for name in ("vocab_size", "name", "moe_layer_freq", *_BESIDE):
             told.pop(name, None)
         if not arguments.get("group_query_attention", True):
             told.pop("num_query_groups", None)  # Megatron leaves its default there
-        return [
+        fields = [
             f"{name} {theirs} instead of {told[name]}"
             for name, theirs in arguments.items()
             if name in told and told[name] is not None and theirs != told[name]
         ]
+        is_latent = read["multi_latent_attention"]  # whose scaling is among the fields
+        return fields if is_latent else [*fields, *written_otherwise(self.rope, arguments)]
 
     def differences(self, other: "Architecture") -> list[str]:
         """Fields in which weights of `other` are of another model, with both values. How long a

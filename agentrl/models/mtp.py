@@ -73,21 +73,22 @@ def behind_the_decoder(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     )
 
 
-def with_mtp(model: Model) -> Model:
-    """`model` with its layers of multi-token prediction among those that are built and trained.
-    Raises ConfigError."""
+def with_mtp(model: Model, flag: str = "--enable-mtp-training") -> Model:
+    """`model` with its layers of multi-token prediction among those that are built and trained, as
+    `flag` asks for. Raises ConfigError."""
     family, architecture = model
     number = architecture.num_nextn_predict_layers
     if not family.mtp:
         raise ConfigError(
-            "--enable-mtp-training: the tensors of its layers of multi-token prediction are not "
-            f"known of a {architecture.name}, so they are kept as they are; leave it out "
-            "(docs/models.md has the families that train them)"
+            f"{flag}: the tensors of its layers of multi-token prediction are not known of a "
+            f"{architecture.name}; leave the flag out, and a Hugging Face model that is written "
+            "has them as they lie in --hf-checkpoint (docs/models.md has the families that train "
+            "them)"
         )
     if type(number) is not int or number < 1:
         says = "says nothing" if number is None else f"says {number!r}"
         raise ConfigError(
-            f"--enable-mtp-training: this {architecture.name} has no layers of multi-token "
+            f"{flag}: this {architecture.name} has no layers of multi-token "
             f"prediction: config.json {says} of num_nextn_predict_layers; leave it out, or use a "
             "checkpoint that has some"
         )

@@ -7,13 +7,23 @@ computes it from the other numbers.
 """
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from agentrl.errors import ConfigError
 
-__all__ = ["LinearRope", "Llama3Rope", "Rope", "YarnRope", "read_rope", "rope_parameters"]
+__all__ = [
+    "LinearRope",
+    "Llama3Rope",
+    "Rope",
+    "YarnRope",
+    "read_rope",
+    "rope_parameters",
+    "written_otherwise",
+    "written_yarn",
+]
 
 
 class LinearRope(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,3 +105,38 @@ def read_rope(config: dict[str, Any]) -> Rope:
             "whatever it says; leave it out"
         )
     return rope
+
+
+#: Megatron's arguments of YaRN, outside of latent attention.
+_WRITTEN_YARN = {
+    "yarn_rotary_scaling_factor": "factor",
+    "yarn_original_max_position_embeddings": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+    "yarn_correction_range_round_to_int": "truncate",
+}
+
+
+def written_yarn(rope: YarnRope) -> dict[str, Any]:
+    """Megatron's arguments of YaRN."""
+    return {name: getattr(rope, field) for name, field in _WRITTEN_YARN.items()}
+
+
+def written_otherwise(rope: Rope, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Where the `arguments` of a run of Megatron's scale positions otherwise than `rope`, with both
+    values of each. A config.json may add YaRN to weights that were written without it."""
+    told: dict[str, Any] = {"use_rope_scaling": isinstance(rope, Llama3Rope)}
+    if isinstance(rope, LinearRope):
+        told["rotary_seq_len_interpolation_factor"] = rope.factor
+    if arguments.get("position_embedding_type") == "yarn":
+        if isinstance(rope, YarnRope):
+            told |= written_yarn(rope)
+        else:
+            told["position_embedding_type"] = "rope"
+    # slime's scripts give Llama's factor as --rotary-scaling-factor; the other has its default.
+    is_slimes = arguments.get("rotary_scaling_factor") == rope.factor
+    if isinstance(rope, Llama3Rope) and arguments.get("use_rope_scaling") and not is_slimes:
+        told["rope_scaling_factor"] = rope.factor
+    for name, ours in told.items():
+        if (theirs := arguments.get(name, ours)) != ours:
+            yield f"{name} {theirs} instead of {ours}"

@@ -15,11 +15,13 @@ class Routes(msgspec.Struct, frozen=True):
 
     `column` has for each token (layers with experts, experts of a token) numbers of experts, or its
     fill where nobody knows them. `layers`: which of the `num_layers` have experts, from 0.
+    `num_experts`: how many there are in each of these.
     """
 
     column: Column
     num_layers: int
     layers: tuple[int, ...]
+    num_experts: int
 
 
 def routes_of(architecture: Architecture) -> Routes:
@@ -31,4 +33,5 @@ def routes_of(architecture: Architecture) -> Routes:
     layers = tuple(filter(architecture.has_experts, range(architecture.num_layers)))
     dtype, fill = ("|u1", 2**8 - 1) if architecture.num_moe_experts < 2**8 else ("<u2", 2**16 - 1)
     shape = (len(layers), architecture.moe_router_topk)
-    return Routes(Column("experts", dtype, shape, fill=fill), architecture.num_layers, layers)
+    column = Column("experts", dtype, shape, fill=fill)
+    return Routes(column, architecture.num_layers, layers, architecture.num_moe_experts)

@@ -8,8 +8,9 @@ for ever. Rank 0 sends, the engines' ranks follow. One group lives until its mem
 
 Gloo tells the sender when the process of a peer is gone, and not when its host is. NCCL tells
 neither: its broadcast is a kernel that waits on the GPU, `wait` returns at once, and to destroy the
-group would wait for that kernel for ever. And its ranks first meet inside their first broadcast: a
-rank that never comes, or fails there, leaves the others in that call for ever.
+group would wait for that kernel, or for a peer that is gone, for ever: it is aborted instead. And
+its ranks first meet inside their first broadcast: a rank that never comes, or fails there, leaves
+the others in that call for ever.
 
 Nothing here imports SGLang.
 """
@@ -109,9 +110,11 @@ class SenderGroup:
         self._group = None
         self._store = None
 
-    def abort(self, answer: "Future[dist.Work]") -> None:
-        """Close it while the broadcast that brings `answer` is under way, which may never end."""
+    def abort(self, answer: "Future[dist.Work] | None" = None) -> None:
+        """Close it at once: while the broadcast that brings `answer` is under way, which may never
+        end, or (NCCL) with peers that may be gone."""
         if self._group is not None and self.sees_losses:
+            assert answer is not None
             # Whoever drops the last reference waits for the broadcast, as long as its deadline.
             Thread(target=_see_out, args=[self._group, answer], daemon=True).start()
         elif self._group is not None:

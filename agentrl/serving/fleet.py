@@ -6,10 +6,11 @@ A collective cannot lose a rank and go on. When a call fails the fleet is no lon
 the broadcast is given up, for the sender may not see that a receiver is gone; engines that stay in
 it are lost too, for nothing on their side ends it. Over gloo an engine that refuses a bucket leaves
 the collective, and the broadcast ends by itself.
-`repair` closes the collective on both sides, which also frees engines that still wait inside a
-broadcast, and finds the members that no longer answer. A sender that died closed nothing on the
-engines' side, so a member leaves the collective of this name before it joins. All calls come from
-the thread that publishes; HTTP runs in the portal's event loop, beside the broadcast.
+`repair` closes the collective on both sides (that of NCCL by an abort), which also frees engines
+that still wait inside a broadcast, and finds the members that no longer answer. A sender that died
+closed nothing on the engines' side, so a member leaves the collective of this name before it joins.
+All calls come from the thread that publishes; HTTP runs in the portal's event loop, beside the
+broadcast.
 """
 
 import logging
@@ -126,7 +127,7 @@ class Fleet:
             group.connect(world_size)
         except RuntimeError as error:
             trouble = error.with_traceback(None)  # its frames would keep the store open
-            group.close()  # an engine that still waits for the rendezvous sees it fail
+            self._take_down(group)  # an engine that still waits for the rendezvous sees it fail
         self._settle(outcomes, trouble)
 
     def start(
@@ -167,7 +168,7 @@ class Fleet:
                 trouble = error.with_traceback(None)
         del sent  # it would keep the connections open
         if trouble is not None and self._group is not None:
-            self._group.close()  # engines that still wait for it see it fail
+            self._take_down(self._group)  # engines that still wait for it see it fail
             self._give_up(outcomes.values())  # but one that began to wait at that moment may not
         self._settle(outcomes, trouble)
 
@@ -203,10 +204,19 @@ class Fleet:
         if self._group is None:
             return {}
         name = self._group.name
-        self._group.close()
+        self._take_down(self._group)
         self._group = None
         leave = start_calls(self._portal, self.members, lambda member: member.destroy_group(name))
         return failures_of(leave)
+
+    @staticmethod
+    def _take_down(group: SenderGroup) -> None:
+        """Close the sender's side, when no broadcast is under way. NCCL's own shutdown waits for
+        peers that are gone, and which are is not known yet: its group is aborted."""
+        if group.sees_losses:
+            group.close()
+        else:
+            group.abort()
 
     def _gives_up(self, outcomes: Outcomes, sent: Future[dist.Work]) -> bool:
         """Wait for the calls, until one fails. Whether the broadcast was then given up, with the

@@ -11,6 +11,7 @@ last one that was fed to sample it. The first token of a trajectory has none.
 import base64
 import binascii
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ def read_routes(
     `versions`: those of weights before the last ones have no experts, for the engine knows how it
     fed them again under its last weights, not how it did then.
 
-    Raises EngineError where the answer is not `num_fed` rows of experts that there are."""
+    Raises EngineError where the answer is not `num_fed` rows of experts that the model has, each
+    once for a token."""
     column = routes.column
     try:
         found = np.frombuffer(base64.b64decode(answered or "", validate=True), "<i4")
@@ -42,13 +44,27 @@ def read_routes(
             f"{routes.num_layers} layers and {column.shape[-1]} experts of each"
         )
     experts = found.reshape(wanted)[:, routes.layers]
-    if experts.size and not 0 <= experts.min() <= experts.max() < column.fill:
-        raise EngineError(f"{turn}: its routed experts go from {experts.min()} to {experts.max()}")
+    if experts.size and not 0 <= experts.min() <= experts.max() < routes.num_experts:
+        raise EngineError(
+            f"{turn}: its routed experts go from {experts.min()} to {experts.max()}, and the model "
+            f"has {routes.num_experts}, counted from 0"
+        )
     items = experts.astype(column.dtype)
+    _require_different(items, turn)
     if versions and versions[0] != versions[-1]:
         was_fed_again = np.asarray(versions) != versions[-1]
         items[-len(versions) :][was_fed_again] = column.fill
     return items
+
+
+def _require_different(items: npt.NDArray[Any], turn: str) -> None:
+    for one, other in combinations(range(items.shape[-1]), 2):
+        if (same := items[..., one] == items[..., other]).any():
+            token, layer = np.argwhere(same)[0]
+            raise EngineError(
+                f"{turn}: token {token} was sent twice to expert {items[token, layer, one]} in "
+                f"layer {layer} of those with experts"
+            )
 
 
 def register_routes(*, on_cpu: bool) -> None:

@@ -75,6 +75,11 @@ class Vocab:
         """One more than the highest id."""
         return 1 + max(self._trusted.get_vocab(with_added_tokens=True).values())
 
+    def ids(self) -> dict[str, int]:
+        """The id of every word, as the tokenizer writes words; control tokens too."""
+        words: dict[str, int] = self._trusted.get_vocab(with_added_tokens=True)
+        return words
+
     def encode_trusted(self, text: str) -> list[int]:
         """Ids of the framework's own text; the text of a control token becomes its id."""
         ids: list[int] = self._encode(self._trusted, text).ids

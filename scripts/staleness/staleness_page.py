@@ -143,20 +143,35 @@ def _row(arm: Arm) -> list[str]:
     below = str(numbers[key]) if (key := f"mean below {BASE}") in numbers else ""
     seeds = f"{numbers['seeds'].mean:.0f}"
     told = [str(numbers[what]) for what in ("mean", "lowest", "end")]
-    return [f"`{arm.name}`", ABOUT.get(arm.name, ""), seeds, *told, below]
+    about = ABOUT.get(arm.name, "")
+    if (until := _trains_until(arm)) is not None:
+        about += f"; trains nothing after iteration {until}"
+    return [f"`{arm.name}`", about, seeds, *told, below]
+
+
+def _trains_until(arm: Arm) -> int | None:
+    found = arm.numbers.get("trains until")
+    return None if found is None else int(found.mean)
+
+
+def _seeds(arm: Arm) -> str:
+    """Over how many seeds its gap in the mean is."""
+    found = arm.numbers.get(f"seeds of mean below {BASE}")
+    return "" if found is None else f", over {found.mean:.0f} seed{'s' * (found.mean != 1)}"
 
 
 def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[str]:
     """What the numbers say, in words."""
     suffix = "" if lag == 8 else f"_lag{lag}"
     said = []
+    naive = "".join(_seeds(arm) for arm in here if arm.name == NAIVE)
     if f"naive_gap{suffix}" in values:
         mean, lowest = (_bounded(values, f"naive_gap{kind}{suffix}") for kind in ("", "_lowest"))
         bites = all(gap.low is not None and gap.low > 0 for gap in (mean, lowest))
         verb = "harms" if bites else "is not shown to harm"
         said.append(
             f"Staleness {verb} the uncorrected loss here: the mean score of the run is {mean} lower"
-            f" than that of `{BASE}`, and the lowest score {lowest} lower."
+            f" than that of `{BASE}`, and the lowest score {lowest} lower{naive}."
         )
     if f"ess_age{lag}" in values:
         ess = _bounded(values, f"ess_age{lag}")
@@ -164,12 +179,18 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
     if f"m2_age{lag}" in values:
         m2 = _bounded(values, f"m2_age{lag}")
         said.append(f"The mean of (log pi / mu)^2 of its tokens at age {lag} is {m2}.")
-    gaps = {arm.name: arm.numbers.get(f"mean below {BASE}") for arm in here if arm.name != NAIVE}
-    return said + [
-        f"`{name}` {_outcome(gap)}: {gap} below `{BASE}` in the mean."
-        for name, gap in gaps.items()
-        if gap is not None
-    ]
+    for arm in here:
+        gap, until = arm.numbers.get(f"mean below {BASE}"), _trains_until(arm)
+        if arm.name == NAIVE or gap is None:
+            continue
+        if until is not None:
+            said.append(
+                f"`{arm.name}` trains nothing after iteration {until}: it is no correction."
+            )
+        else:
+            what = f"{gap} below `{BASE}` in the mean{_seeds(arm)}"
+            said.append(f"`{arm.name}` {_outcome(gap)}: {what}.")
+    return said
 
 
 def _outcome(gap: Bounded) -> str:

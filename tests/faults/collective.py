@@ -73,7 +73,7 @@ class TcpGroup(SenderGroup):
             answer.set_exception(RuntimeError(f"a rank took nothing: {error}"))
         return answer
 
-    def abort(self, answer: Future[dist.Work]) -> None:
+    def abort(self, answer: Future[dist.Work] | None = None) -> None:
         self.close()
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from agentrl.config.run import RunConfig
 with Cluster(sys.argv[1], Path(sys.argv[2])) as cluster:
     supply = cluster.supply("cpu")
     config = RunConfig(actor_num_gpus_per_node=1, rollout_num_gpus=1, num_agent_workers=1)
-    cluster.place(plan_slots(config, supply, {}), "CPU", lambda: None)
+    cluster.place(plan_slots(config, supply, {}), "CPU", lambda: None, 300.0)
     threads = [
         threading.Thread(target=cluster.next_exits, args=(slot, 20.0), daemon=True)
         for slot in cluster.slots()

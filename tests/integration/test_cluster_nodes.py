@@ -50,7 +50,7 @@ flags = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 2, "num_agent_workers"
 flags |= {"rollout_num_gpus": 2, "rollout_num_gpus_per_engine": 2}
 with Cluster(sys.argv[1], Path("unused")) as cluster:
     slots = plan_slots(RunConfig(**flags), cluster.supply("cuda"), {"search": 0})
-    cluster.place(slots, "GPU", lambda: None)
+    cluster.place(slots, "GPU", lambda: None, 300.0)
     print(json.dumps({n: [p.node, *p.devices] for n, p in cluster.places().items()}), flush=True)
     gone = sys.stdin.readline().strip()
     on_it = {name for name, place in cluster.places().items() if place.node == gone}

@@ -15,6 +15,7 @@ from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import describe, read_verified
 from agentrl.wire.messages import Published, Retire, Stepped
 from tests import estimators
+from tests.collectives import Threads
 from tests.integration.learner_world import World, learn
 from tests.integration.toy_backend import ToyBackend
 from tests.slices import of_the_day
@@ -120,6 +121,7 @@ KILLS = [
     for algorithm in (
         *estimators.ESTIMATORS,
         "vcpo",
+        "moving reference",
         "sft",
         "custom",
         "of the user's, with a state",
@@ -129,10 +131,18 @@ KILLS = [
 ]
 
 
+#: Their state is of tokens that an older policy sampled.
+LAGS = {"vcpo": 1}
+
+
 class Dying(ToyBackend):
-    """Is killed between backward and step, or while it saves."""
+    """Is killed between backward and step, or while it saves. Keeps the scales of its steps."""
 
     world: World
+
+    def __init__(self, group: Threads, rank: int) -> None:
+        super().__init__(group, rank)
+        self.lr_scales: list[float] = []
 
     def step(
         self,
@@ -141,6 +151,8 @@ class Dying(ToyBackend):
         loss_fn: LossFn,
         lr_scale: float = 1.0,
     ) -> StepResult:
+        self.lr_scales.append(lr_scale)
+
         def killed_after(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
             self.world.reached("backward")
             return loss_fn(batch, out)
@@ -159,6 +171,9 @@ def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
         case "vcpo":
             vcpo = PRESETS["vcpo"].values | {"num_steps_per_rollout": 2}
             return estimators.flags_of("opob") | vcpo
+        case "moving reference":
+            terms = {"use_kl_loss": True, "kl_loss_coef": 0.05, "ref_update_interval": 2}
+            return estimators.flags_of("grpo") | terms | {"num_steps_per_rollout": 2}
         case "sft":
             return {"loss_type": "sft_loss", "prompt_loss_weight": 0.5}
         case "custom":
@@ -174,9 +189,9 @@ def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
     algorithm: str, point: str, behind: bool, tmp_path: Path
 ) -> None:
     flags = flags_of(algorithm, tmp_path)
-    shown = algorithm == "sft"
-    _, (unharmed,) = learn(World([3] * 5, shown=shown), **flags)
-    world = Dying.world = World([3] * 5, shown=shown)
+    kind: dict[str, Any] = {"shown": algorithm == "sft", "lag": LAGS.get(algorithm, 0)}
+    _, (unharmed,) = learn(World([3] * 5, **kind), **flags)
+    world = Dying.world = World([3] * 5, **kind)
     flags |= {"save": str(tmp_path / "save"), "save_interval": 2, "backend_class": Dying}
     flags |= {"async_save": behind}
     for reported in (2, 4):
@@ -189,6 +204,38 @@ def test_a_learner_killed_at_any_step_goes_on_bit_for_bit_whatever_it_learns_by(
     assert torch.equal(resumed.values, unharmed.values)
     assert unharmed.table.any()
     assert unharmed.values.any() == (algorithm == "ppo")
+    assert unharmed.is_renewed == (algorithm == "moving reference")
+    assert isinstance(resumed, Dying)
+    assert (min(resumed.lr_scales) < 1) == (algorithm == "vcpo")
+
+
+#: A step size that begins anew with every learner.
+FORGETFUL = """
+from agentrl.algorithms.opob import Opob
+
+
+class Forgetful(Opob):
+    def restore(self, data):
+        pass
+"""
+
+
+@pytest.mark.parametrize("is_forgetful", [False, True])
+def test_a_step_size_that_does_not_come_back_is_seen(is_forgetful: bool, tmp_path: Path) -> None:
+    """The test above would be green without it if no step were smaller."""
+    flags = flags_of("vcpo", tmp_path)
+    _, (unharmed,) = learn(World([3] * 5, lag=1), **flags)
+    world = World([3] * 5, lag=1)
+    flags |= {"save": str(tmp_path / "save"), "save_interval": 1}
+    if is_forgetful:
+        (tmp_path / "forgetful.py").write_text(FORGETFUL)
+        flags |= {"advantage_estimator": str(tmp_path / "forgetful.py")}
+    world.dies_after = 4
+    with pytest.raises(PeerLostError):
+        learn(world, **flags)
+    world.dies_after = None
+    _, (resumed,) = learn(world, **flags)
+    assert torch.equal(resumed.table, unharmed.table) is not is_forgetful
 
 
 def test_a_state_that_does_not_come_back_is_seen(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def gradients(backend: Any) -> dict[str, Tensor]:
 
 
 def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
-    """Do what each [verb, argument] says: `step` NUMBER, `learn` NUMBER (a step of the critic),
+    """Do what each [verb, argument] says: `score` NUMBER (a pass over the micro-batches of that
+    step), `step` NUMBER, `learn` NUMBER (a step of the critic),
     `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
     `renew` MODEL, `save` or `load` DIRECTORY, `copy` and `write` to save there in two steps,
     `replica` who speaks to this rank's replica to FILE-RANK, `export` the weights to FILE-RANK,
@@ -161,6 +162,8 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     copy: Any = None
     for verb, argument in script:
         match verb:
+            case "score":
+                backend.run("policy", list(_own(backend, int(argument)).values()))
             case "step":
                 own = list(_own(backend, int(argument)).values())
                 assert not backend.step("policy", own, pg).skipped

@@ -70,7 +70,7 @@ CORRECTIONS: list[dict[str, Any]] = [
     *(
         {"trust_region": [text]}
         for text in (
-            *("token:0.5:2", "sequence:1e-6:9", "geometric:0.3:0.9", "veto:0.02", "opsm:0.5"),
+            *("token:0.5:2", "sequence:1e-6:9", "geometric:0.4:1.1", "veto:0.02", "opsm:0.5"),
             *("dppo:0.02", "dppo-kl:0.002", "negative:0.8", "m2po:0.04"),
         )
     ),

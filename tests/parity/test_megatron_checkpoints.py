@@ -217,6 +217,9 @@ def test_a_checkpoint_of_a_run_becomes_a_model(
     backend = kept_of_ours(opened, packed, pg_loss, tmp_path / "kept")
     wanted = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
     backend.close()
+    (common,) = (tmp_path / "kept").rglob("common.pt")
+    said = torch.load(common, weights_only=False)["args"]
+    assert (said.num_layers, said.no_save_optim) == (2, True)
     words = ["convert", str(tmp_path / "kept"), str(tmp_path / "hf"), "--hf-checkpoint"]
     assert main([*words, str(hf_model("qwen3").directory)]) == 0
     found = load_file(tmp_path / "hf" / "model.safetensors")

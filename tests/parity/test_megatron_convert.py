@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentrl.cli.main import main
+from agentrl.config.torch_dist import read_header
 from agentrl.models.registry import families, open_model
 from agentrl.models.shapes import shapes_of
 
@@ -57,7 +58,7 @@ def test_a_model_comes_back_from_megatrons_format_bit_for_bit(
     assert are_equal(tmp_path / "hf", model)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3-5-vl", "qwen3-5-moe-vl"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-5-vl", "qwen3-5-moe-vl", "deepseek-v3"])
 def test_a_model_in_bfloat16_stays_so_in_files_as_small_as_asked(
     family: str, hf_model: Callable[[str], Any], tmp_path: Path
 ) -> None:
@@ -73,6 +74,44 @@ def test_a_model_in_bfloat16_stays_so_in_files_as_small_as_asked(
     assert are_equal(tmp_path / "hf", model)
 
 
+@pytest.mark.parametrize("family", ["qwen3-5-vl", "qwen3-next", "deepseek-v3"])
+def test_each_tensor_of_a_mixed_model_keeps_its_type(
+    family: str, hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    model, dist, again = (tmp_path / name for name in ("model", "dist", "again"))
+    model.mkdir()
+    source = hf_model(family).directory
+    (model / "config.json").write_bytes((source / "config.json").read_bytes())
+    wide = ("A_log", "linear_attn.norm.weight", "e_score_correction_bias", "lm_head.weight")
+    types = {True: torch.float32, False: torch.bfloat16}
+    mixed = {k: t.to(types[k.endswith(wide)]) for k, t in weights(source).items()}
+    halves = {"model.norm.weight", "model.language_model.norm.weight"} & mixed.keys()
+    mixed |= {k: mixed[k].half() for k in halves}
+    assert len({t.dtype for t in mixed.values()}) == 3
+    save_file(mixed, model / "model.safetensors")
+    assert main(["convert", str(model), str(dist)]) == 0
+    home = ["--hf-checkpoint", str(model)]
+    assert main(["convert", str(dist), str(again), "--to", "torch_dist", *home]) == 0
+    for number, written in enumerate((dist, again)):
+        assert main(["convert", str(written), str(tmp_path / f"hf{number}"), *home]) == 0
+        assert are_equal(tmp_path / f"hf{number}", model)
+        assert json.loads((tmp_path / f"hf{number}/config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_checkpoint_says_the_arguments_that_slimes_converter_and_megatron_read(
+    hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    assert main(["convert", str(hf_model("qwen3-moe").directory), str(tmp_path / "dist")]) == 0
+    common = torch.load(tmp_path / "dist/release/common.pt", weights_only=False)
+    said = vars(common["args"])
+    tiny = families()["qwen3-moe"].tiny
+    assert said["num_layers"] == tiny["num_hidden_layers"]
+    assert said["num_experts"] == tiny["num_experts"]
+    assert (said["qk_layernorm"], said["swiglu"], said["normalization"]) == (True, True, "RMSNorm")
+    told = read_header(tmp_path / "dist").arguments  # through the restricted reader
+    assert told == {name: value for name, value in said.items() if name != "moe_layer_freq"}
+
+
 def test_what_is_there_is_replaced_only_by_force(
     hf_model: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +125,38 @@ def test_what_is_there_is_replaced_only_by_force(
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("latest_checkpointed_iteration.txt", "release")
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["mine"], "/mine cannot be a folder: "),
+        (["mine/dist"], "/mine/dist cannot be a folder: "),
+        (["."], ". is the working directory or a folder around it"),
+        ([".."], ".. is the working directory or a folder around it"),
+        (["empty/.."], "empty/.. is the working directory or a folder around it"),
+        (["dist", "--chunk-size", "-1"], "--chunk-size -1: a file has 1 byte or more"),
+        (["dist", "--mtp"], "--mtp: the tensors of its layers of multi-token prediction are not"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_and_all_stays_as_it_was(
+    words: list[str],
+    said: str,
+    hf_model: Callable[[str], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "mine").write_text("mine")
+    target = str(tmp_path / words[0]) if words[0].startswith("mine") else words[0]
+    model = str(hf_model("qwen3-5-vl").directory)
+    assert main(["convert", model, target, "--force", *words[1:]]) == 2
+    assert said in capsys.readouterr().err
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["here", "here/empty", "mine"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +205,27 @@ def test_the_tools_that_slimes_users_type_convert_there_and_back(
     assert done.returncode == 0, done.stderr
     assert are_equal(back, model)
     assert run(tool, *home).returncode == 2
-    assert run(tool, *home, "-f").returncode == 0
+    done = run(tool, *home, "-f", "-a")
+    assert (done.returncode, "is refused, not completed" in done.stderr) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model-name", "qwen3"], "--origin-hf-dir is missing: name the Hugging Face model"),
+        (["--origin-hf-dir", "BARE", "-a"], "/bare has no weights that could be added"),
+    ],
+)
+def test_the_tool_for_slimes_users_says_what_it_lacks(
+    words: list[str], said: str, hf_model: Callable[[str], Any], tmp_path: Path
+) -> None:
+    (tmp_path / "bare").mkdir()
+    config = hf_model("qwen3").directory / "config.json"
+    (tmp_path / "bare" / "config.json").write_bytes(config.read_bytes())
+    words = [word.replace("BARE", str(tmp_path / "bare")) for word in words]
+    places = ["--input-dir", tmp_path / "dist", "--output-dir", tmp_path / "hf"]
+    done = run(ROOT / "tools/convert_torch_dist_to_hf.py", *places, *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 #: Settings of glibc's allocator under which memory that is free goes back to the system: without

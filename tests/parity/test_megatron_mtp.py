@@ -174,7 +174,7 @@ def test_a_checkpoint_in_megatrons_format_holds_the_layers_and_a_reference_passe
 ) -> None:
     made = mtp_model("glm4-moe-lite")
     there, back = tmp_path / "torch_dist", tmp_path / "hf"
-    convert(made.directory, there, made.directory, "torch_dist", mtp=True)
+    convert(made.directory, there, made.directory, "torch_dist", mtp="--mtp")
     convert(there, back, made.directory, "hf")
     first = load_file(made.directory / "model.safetensors")
     assert are_equal(load_file(back / "model.safetensors"), first)

@@ -281,8 +281,8 @@ def test_every_family_is_compared_on_tensor_pipeline_and_expert_ranks(family: st
 
 
 def bound(model: str) -> float:
-    """How far apart ranks and one process may be. transformers itself is 5.6e-5 from itself where a
-    delta net sums chunks of another length."""
+    """How far apart ranks and one process may be. Some gradients of models with delta nets are so
+    small that a step of AdamW makes much of their rounding (docs/lab.md)."""
     return 1e-4 if family_of(model) in WITH_DELTA_NETS else 1e-5
 
 
@@ -302,18 +302,21 @@ def test_many_ranks_take_the_same_steps_as_one(
     ranks, model, _ = CASES[case]
     wanted = load_file(f"{one_rank(model)}-0.weights")
     one = seen(one_rank(model), 0)["results"]
-    worst = 0.0
+    worst, apart = 0.0, dict[str, float]()
     for rank in range(ranks):
         weights = load_file(f"{played(case)}-{rank}.weights")
         assert weights.keys() == wanted.keys()
         worst = max(worst, farthest(wanted, weights))
         for mine, theirs in zip(seen(played(case), rank)["results"], one, strict=True):
             assert mine[0] is False
-            assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
             assert mine[2].keys() == theirs[2].keys()
-            for name, measure in theirs[2].items():
-                assert mine[2][name] == pytest.approx(measure, rel=1e-4, abs=1e-4), name
+            ours, one_s = ({**each[2], "gradient": [each[1]]} for each in (mine, theirs))
+            for name, numbers in one_s.items():
+                for found, number in zip(ours[name], numbers, strict=True):
+                    distance = abs(found - number) / max(1, abs(number))
+                    apart[name] = max(apart.get(name, 0.0), distance)
     record_property("weights", worst)
+    assert {name: found for name, found in apart.items() if found >= bound(model)} == {}
     assert worst < bound(model)
     before = load_file(hf_model(model).directory / "model.safetensors")
     assert farthest(wanted, before) > 1e-3

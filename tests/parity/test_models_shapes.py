@@ -45,7 +45,7 @@ def test_so_are_those_of_layers_of_multi_token_prediction(family: str) -> None:
 
 def compare(model: Model) -> None:
     compat.install()
-    with built(model, is_bf16=False) as (learner, weights):
+    with built(model) as (learner, weights):
         assert shapes_of(model) == weights.shapes
         found = chain.from_iterable(placement.parts(learner).values())
         assert wholes_of(model) == dict(name_and_shape(model.family, part) for part in found)

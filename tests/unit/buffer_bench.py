@@ -115,12 +115,17 @@ class Bench:
         return [episode for message in self.take(peer, Assign) for episode in message.episodes]
 
     def offer(
-        self, count: int, *, exhausted: bool = False, row: dict[str, Any] | None = None
+        self,
+        count: int,
+        *,
+        exhausted: bool = False,
+        row: dict[str, Any] | None = None,
+        part: str = "",
     ) -> None:
         """Answer the driver's last credit with at most `count` tasks."""
         credit = self.take("driver.1", TaskCredit)[-1]
         count = min(count, credit.num_tasks)
-        tasks = [Task(str(credit.cursor + i), row or {}) for i in range(count)]
+        tasks = [Task(str(credit.cursor + i), row or {}, part=part) for i in range(count)]
         self.say("driver.1", Tasks(tasks, credit.cursor + count, exhausted))
 
     def supply(self) -> None:

@@ -76,6 +76,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "eval_label_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "eval_tool_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "node_wait_s": "--ray-address 10.0.0.1:6379",
+    "place_timeout_s": "--ray-address 10.0.0.1:6379",
     "rollout_num_gpus_per_engine": "--rollout-num-gpus 4",
     # on a cluster, whose devices nobody has asked yet: none of this runs on a CPU
     "prefill_num_servers": f"{_APART} --async-buffer-size 0 --update-weights-interval 1",

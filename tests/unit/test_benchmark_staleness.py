@@ -21,7 +21,7 @@ from benchmarks import RESULTS, Row, staleness
 from benchmarks.curves import Curve, Interval, append, interval
 from benchmarks.few_questions import NUM_QUESTIONS
 from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
-from benchmarks.staleness_numbers import BASE, NAIVE, gap, rows_of
+from benchmarks.staleness_numbers import BASE, MASKED, NAIVE, gap, rows_of, trained_until
 from scripts.staleness import staleness_page as page
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def test_scores_are_of_the_weights_that_answered() -> None:
         found = curve_of(text(run_of(lag)), NAIVE, lag, 3)
         assert found.scores == {i: i / 100 for i in (0, *POINTS.scored)}
         assert (found.arm, found.lag, found.seed) == (NAIVE, lag, 3)
-        assert len(found.rewards) == LAST + lag
+        assert len(found.rewards) == len(found.metrics[MASKED]) == LAST + lag
         assert found.ess == found.m2 == ([0.5] * LAST if lag else [])
 
 
@@ -149,6 +149,15 @@ def test_what_is_measured_is_kept_and_another_jobs_runs_are_not_read(tmp_path: P
     assert [(c.arm, c.seed) for c in found] == [(BASE, 1), (BASE, 2), (NAIVE, 1), (NAIVE, 2)]
     append(path, curve(NAIVE, 1, 0.75))
     assert staleness.read_curves(path)[2].scores[4] == 0.75
+
+
+def test_the_page_names_the_machines_of_the_runs_and_not_the_one_that_writes_it() -> None:
+    first, second = (
+        msgspec.structs.replace(curve(BASE, seed, 0.5), machine=machine, commit="abc")
+        for seed, machine in ((1, "one"), (2, "other"))
+    )
+    told = staleness.origins([first, second, first])
+    assert told == {"machine": "one; other", "commits": ["abc"]}
 
 
 # ---- the numbers --------------------------------------------------------------------------------
@@ -246,6 +255,43 @@ def test_one_seed_gives_means_without_bounds() -> None:
     assert not [name for name in found if name.endswith(("_low", "_high"))]
 
 
+def test_arms_without_a_common_seed_are_reported_and_not_compared() -> None:
+    """As a study has them that is measured in parts."""
+    parts = [curve(BASE, 1, 0.7), curve(NAIVE, 2, 0.3), curve("truncate", 3, 0.5)]
+    found = {row.metric for row in rows_of(parts, POINTS)}
+    assert {"ess_age8", "naive, lag 8: mean", "truncate, lag 8: mean"} <= found
+    assert not [name for name in found if "gap" in name or "below" in name]
+    some = {row.metric: row for row in rows_of([*parts, curve("clip-mu", 1, 0.6)], POINTS)}
+    assert some["best_gap"] == Row("best_gap", 0.1, "share", "clip-mu")
+    assert "naive_gap" not in some
+
+
+def stopped(seed: int) -> Curve:
+    """All tokens are too old from iteration 6 on; the score stands still, near that of BASE."""
+    shares = [0.0] * 5 + [1.0] * (LAST + 3)
+    return msgspec.structs.replace(curve("age-mask", seed, 0.7), metrics={MASKED: shares})
+
+
+def test_an_arm_that_stops_to_train_is_not_the_best_and_the_page_says_when_it_stopped() -> None:
+    curves = [*bitten(), stopped(1), stopped(2)]
+    found = {row.metric: row for row in rows_of(curves, POINTS)}
+    assert found["best_gap"] == rows()["best_gap"]
+    assert found["age-mask, lag 8: trains until"].value == 5
+    shown = page.markdown(result(curves))
+    assert (
+        "tokens older than half the lag leave the loss; trains nothing after iteration 5 |" in shown
+    )
+    assert "- `age-mask` trains nothing after iteration 5: it is no correction." in shown
+    assert "`age-mask` is" not in shown
+
+
+def test_a_run_that_trains_to_its_end_is_told_from_one_that_stops() -> None:
+    assert trained_until(stopped(1)) == 5
+    assert trained_until(curve(NAIVE, 1, 0.5)) is None
+    some = msgspec.structs.replace(stopped(1), metrics={MASKED: [1.0, 0.5, 1.0, 0.9]})
+    assert trained_until(some) is None
+
+
 # ---- the page -----------------------------------------------------------------------------------
 
 
@@ -258,7 +304,10 @@ def test_the_page_says_what_the_numbers_say() -> None:
     shown = page.markdown(result(bitten()))
     assert shown.startswith("# What old tokens cost, and what each correction gives back\n")
     assert "Staleness harms the uncorrected loss here" in shown
-    assert "`truncate` is not enough: 0.10 (0.10 to 0.10) below `on-policy`" in shown
+    assert (
+        "`truncate` is not enough: 0.10 (0.10 to 0.10) below `on-policy` in the mean, over 2 seeds."
+        in shown
+    )
     assert "| commits of the runs | 0123456789ab, ba9876543210 |" in shown
     assert "| `on-policy` | fresh weights, no correction | 2 | 0.71" in shown
     assert shown.index("| `on-policy`") < shown.index("| `naive`") < shown.index("| `truncate`")

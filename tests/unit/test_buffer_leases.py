@@ -46,10 +46,10 @@ def test_a_lease_that_exists_is_sent_again_as_it_was() -> None:
 def test_rows_of_tasks_are_in_a_lease_where_something_reads_them() -> None:
     for tells_rows in (False, True):
         b = bench(tells_rows=tells_rows)
-        b.offer(4, row={"label": "4"})
+        b.offer(4, row={"label": "4"}, part="sums")
         b.play_all("w0.1")
-        rows = [group.row for group in b.lease(1).groups]
-        assert rows == [{"label": "4"} if tells_rows else {}] * 2
+        told = [(group.row, group.part) for group in b.lease(1).groups]
+        assert told == [({"label": "4"}, "sums") if tells_rows else ({}, "")] * 2
 
 
 def test_a_request_that_comes_again_late_is_no_request() -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.buffer.ledger import Ledger, LedgerReader, refuse_network_file_system
+from agentrl.buffer.ledger import Ledger, LedgerReader
 from agentrl.buffer.moment import read_moment
 from agentrl.buffer.rows import EpisodeRow, GroupRow, Mark, StoredTrajectory
+from agentrl.config.local_disk import check_ledgers_disk, refuse_network_file_system
+from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, StoreError
 from agentrl.types import Outcome, PayloadRef, Task, TrajectoryMeta
 
@@ -83,6 +85,11 @@ def test_a_network_file_system_is_refused_by_name(tmp_path: Path, kind: str) -> 
     with pytest.raises(EnvironmentSetupError, match=kind):
         refuse_network_file_system(tmp_path / "run" / "ledger.db", mounts)
     refuse_network_file_system(Path("/elsewhere/ledger.db"), mounts)
+    said = f"{tmp_path}.* a network file system .{kind}.: a ledger needs a local disk"
+    for config in (RunConfig(run_dir=f"{tmp_path}/runs"), RunConfig(resume=f"{tmp_path}/runs/r")):
+        with pytest.raises(EnvironmentSetupError, match=said):
+            check_ledgers_disk(config, mounts)
+    check_ledgers_disk(RunConfig(run_dir="/elsewhere", save=str(tmp_path)), mounts)
 
 
 def killed(folder: Path, commits: int) -> Path:

@@ -11,7 +11,8 @@ import ray
 
 from agentrl.cli.doctor_nodes import examine_nodes, judged
 from agentrl.cli.main import main
-from agentrl.cluster.node_facts import NodeFacts, facts_here
+from agentrl.cluster.node_facts import NodeFacts, facts_here, facts_of
+from agentrl.errors import EnvironmentSetupError
 
 OWN = NodeFacts(
     address="10.0.0.1",
@@ -21,7 +22,9 @@ OWN = NodeFacts(
     source="abc",
     packages={"torch": "2.11.0", "sglang": "0.5.9"},
     driver="580.95.05",
+    cards=8,
     nccl="2.28.9",
+    cuda="13",
     num_cpus=16,
     interface="eth0",
     shared_memory=8 * 1024**3,
@@ -42,7 +45,10 @@ def found(**changes: Any) -> dict[str, str]:
 
 def test_a_node_like_this_one_has_all_it_needs() -> None:
     assert found() == {}
-    assert found(address="10.0.0.2", host="two", driver="550.1", open_files=10**6) == {}
+    assert found(address="10.0.0.2", host="two", driver="610.1", open_files=10**6) == {}
+    assert found(driver="550.1", cuda="12") == {}, "of CUDA 12"
+    assert found(driver="", cards=0) == {}, "it has no GPUs"
+    assert found(driver="550.1", nccl=OWN.nccl, cuda="") == {}, "nothing asks for a driver"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,8 @@ def test_a_node_like_this_one_has_all_it_needs() -> None:
         ({"packages": OWN.packages | {"torch": "2.9"}}, "packages", "torch 2.9 (2.11.0 on this"),
         ({"nccl": "2.27.5"}, "gpus", "NCCL 2.27.5, and 2.28.9 on this host"),
         ({"nccl": ""}, "gpus", "NCCL (none), and 2.28.9"),
+        ({"driver": "550.1"}, "gpus", "driver 550.1: CUDA 13 needs 580 or later"),
+        ({"driver": ""}, "gpus", "8 NVIDIA GPUs, and no driver is loaded: CUDA 13 needs 580"),
         ({"interface": None}, "interface", "none has 10.0.0.1: set GLOO_SOCKET_IFNAME"),
         ({"shared_memory": 64 * 1024**2}, "memory", "0.1 GiB free in /dev/shm; 1 GiB is needed"),
         ({"open_files": 100}, "open files", "ulimit -Hn 100;"),
@@ -82,6 +90,16 @@ def test_a_host_says_what_it_is_without_a_cluster_and_without_torch(
     code = "import sys, agentrl.cluster.node_facts; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_the_answer_of_an_agentrl_that_says_less_is_no_traceback() -> None:
+    said = msgspec.to_builtins(OWN)
+    for name in ("cards", "cuda", "unwritable"):  # of later versions
+        del said[name]
+    assert facts_of(msgspec.json.encode(said)).cards == 0
+    del said["driver"]
+    with pytest.raises(EnvironmentSetupError, match=r"another agentrl is there.*`driver`"):
+        facts_of(msgspec.json.encode(said))
 
 
 def test_an_address_where_nobody_listens_is_told(

@@ -12,6 +12,7 @@ from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.requests import Requests
+from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
 from agentrl.types import Task
 from agentrl.wire.messages import Evaluate, Event
@@ -83,6 +84,32 @@ async def test_a_function_sees_all_sets_of_an_evaluation(tmp_path: Path) -> None
         site.noted.clear()
     assert all(order.tells_episodes for order in site.asked)
     assert not any(site.state.evaluations.values())  # nothing of it is kept
+    log.close()
+
+
+async def test_samples_of_a_set_have_its_own_label_and_reward(tmp_path: Path) -> None:
+    """Those of a set that names keys, and of one that the Env of a part brings."""
+    (tmp_path / "mine.py").write_text(
+        "def f(rollout_id, args, data, extra_metrics):\n"
+        "    for name, found in data.items():\n"
+        "        sample = found['samples'][0]\n"
+        "        assert sample.label == '4', (name, sample.label)\n"
+        "        extra_metrics[name] = sample.get_reward_value(args)\n"
+    )
+    part = {"name": "sums", "prompt_data": "a", "label_key": "answer"}
+    part |= {"env": "single-turn", "rm_type": "dapo", "reward_key": "right"}
+    config = RunConfig(
+        custom_eval_rollout_log_function_path=f"{tmp_path / 'mine.py'}:f",
+        env_mix={"parts": [part]},
+    )
+    own = EvalSet("named", RunConfig(label_key="gold"))
+    sets = {
+        "named": [Task("a", {"gold": "4"})],
+        "sums-brought": [Task("b", {"answer": "4"}, part="sums")],
+    }
+    log = EvalLog(config, tmp_path / "log", [own])
+    found = await log.told(1, sets, [told(name, 1, [0.5]) for name in sets])
+    assert (found.told, found.figures) == ("", {"named": 0.5, "sums-brought": 0.5})
     log.close()
 
 

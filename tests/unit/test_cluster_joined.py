@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from agentrl.cluster.host import seen_here
 from agentrl.cluster.joined import check_nodes, lacks_of
+from agentrl.cluster.node_facts import NodeFacts, facts_here, facts_of, seen_here
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace
 from agentrl.config.run import RunConfig
@@ -15,12 +16,23 @@ from agentrl.errors import EnvironmentSetupError
 
 class Nodes:
     """The driver's node, one with a learner, one with an engine. `blind`: what a node does not
-    see; `other`: a file that differs there."""
+    see; `other`: a file that differs there; `read_only`: what a node cannot write; `differs`: its
+    facts that do."""
 
-    def __init__(self, blind: dict[str, str] | None = None, other: str = "") -> None:
+    def __init__(
+        self,
+        blind: dict[str, str] | None = None,
+        other: str = "",
+        read_only: dict[str, str] | None = None,
+        differs: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
         self._blind = blind or {}
         self._other = other
+        self._read_only = read_only or {}
+        self._differs = differs or {}
+        self.silent = ""
         self.looked: dict[str, list[str]] = {}
+        self.written: dict[str, list[str]] = {}
 
     def places(self) -> dict[str, NodePlace]:
         names = ("host", "learner-0", "engine-0")
@@ -29,10 +41,13 @@ class Nodes:
     def processes(self, slot: str) -> list[str]:
         return ["buffer", "worker-0"] if slot == "host" else [slot]
 
-    def seen(self, slot: str, paths: list[str]) -> list[str]:
+    def facts(self, slot: str, paths: list[str], places: list[tuple[str, str]]) -> NodeFacts:
+        if slot == self.silent:
+            raise EnvironmentSetupError("no answer within 60 s")
         self.looked[slot] = paths
+        self.written[slot] = [flag for flag, _ in places]
         lacks = self._blind.get(slot)
-        return [
+        seen = [
             "nothing"
             if lacks is not None and path.startswith(lacks)
             else "0" * 64
@@ -40,6 +55,11 @@ class Nodes:
             else seen_here(Path(path))
             for path in paths
         ]
+        own = facts_of(facts_here((), places))
+        for index, (flag, _) in enumerate(places):
+            if flag == self._read_only.get(slot):
+                own.unwritable[index] = f"{flag}: cannot be written"
+        return msgspec.structs.replace(own, seen=seen, **self._differs.get(slot, {}))
 
 
 @pytest.fixture
@@ -102,3 +122,73 @@ def test_what_a_node_lacks_that_a_slot_was_moved_to(config: RunConfig) -> None:
     assert lack.startswith(f"10.0.0.3 does not have {config.hf_checkpoint}")
     assert list(nodes.looked) == ["engine-0"]
     assert lacks_of(cast(Cluster, nodes), config, "learner-0") == []
+
+
+def test_the_users_code_is_on_the_nodes_that_run_it(config: RunConfig, tmp_path: Path) -> None:
+    for name in ("reward.py", "loss.py", "source.py"):
+        (tmp_path / name).write_text("")
+    named = {
+        "custom_rm_path": f"{tmp_path}/reward.py:reward",
+        "custom_loss_function_path": f"{tmp_path}/loss.py",
+        "data_source_path": f"{tmp_path}/source.py:Source",
+    }
+    config = msgspec.structs.replace(config, **named)
+    nodes = Nodes({"host": str(tmp_path / "reward.py")}, other="loss.py")
+    said = told(nodes, config)
+    assert f"10.0.0.1 does not have {tmp_path}/reward.py: --custom-rm-path names a file" in said
+    assert f"10.0.0.2 has another {tmp_path}/loss.py: --custom-loss-function-path names" in said
+    assert "10.0.0.3" not in said
+    assert not any(path.endswith("source.py") for its in nodes.looked.values() for path in its)
+
+
+@pytest.mark.parametrize(
+    ("differs", "said"),
+    [
+        ({"source": "abc"}, "10.0.0.3 has agentrl "),
+        ({"agentrl": ""}, "10.0.0.3 has agentrl not installed (code "),
+        ({"packages": {}}, "10.0.0.3 has torch (none), and this host has "),
+    ],
+)
+def test_another_agentrl_or_other_packages_are_told(
+    config: RunConfig, differs: dict[str, Any], said: str
+) -> None:
+    text = told(Nodes(differs={"engine-0": differs}), config)
+    assert said in text
+    assert "install the same on every node" in text
+    assert "10.0.0.2" not in text
+
+
+def test_a_build_for_the_cpu_is_no_other_version(config: RunConfig) -> None:
+    packages = {
+        name: f"{version.partition('+')[0]}+cpu"
+        for name, version in facts_of(facts_here(())).packages.items()
+    }
+    check_nodes(cast(Cluster, Nodes(differs={"host": {"packages": packages}})), config)
+
+
+def test_a_node_that_does_not_answer_is_told_beside_the_others(config: RunConfig) -> None:
+    nodes = Nodes({"engine-0": str(config.hf_checkpoint)})
+    nodes.silent = "learner-0"
+    said = told(nodes, config)
+    assert "10.0.0.2 does not say what it has: no answer within 60 s" in said
+    assert f"10.0.0.3 does not have {config.hf_checkpoint}" in said
+
+
+def test_nodes_write_where_their_processes_will(config: RunConfig, tmp_path: Path) -> None:
+    config = msgspec.structs.replace(config, save_hf=f"{tmp_path}/hf/{{rollout_id}}")
+    nodes = Nodes(read_only={"learner-0": "--save-hf"})
+    assert "10.0.0.2: --save-hf: cannot be written" in told(nodes, config)
+    assert nodes.written == {"host": [], "learner-0": ["--save", "--save-hf"], "engine-0": []}
+    nodes = Nodes(read_only={"learner-0": "--save"})
+    assert "10.0.0.2: --save: cannot be written" in told(nodes, config)
+    assert not (tmp_path / "hf").exists(), "nothing is left behind"
+
+
+def test_a_place_that_can_be_no_folder_is_told_of_by_the_node_itself(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    places = [("--save-hf", f"{tmp_path}/file/hf"), ("--save", f"{tmp_path}/new/save")]
+    found = facts_of(facts_here((), places)).unwritable
+    assert "--save-hf" in found[0]
+    assert "file is a file, and a folder is to be there" in found[0]
+    assert found[1] == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -31,19 +31,28 @@ def test_a_cluster_that_runs_already_is_told_nothing_of_ours(address: str) -> No
     assert ray_options(address, Path("/r")) == {"address": address}
 
 
+class Words(Exception):
+    """What Ray raises."""
+
+
+class Late(Words, TimeoutError):
+    """No answer in time."""
+
+
 class FullRay:
-    """Ray on a cluster that has no room; after `turns` it has, or a node `fails`."""
+    """Ray on a cluster that has no room; after `turns` it has, or it `raises`."""
 
     class exceptions:
-        RayError = TimeoutError
+        RayError = Words
+        GetTimeoutError = Late
 
-    def __init__(self, turns: int, *, fails: bool = False) -> None:
+    def __init__(self, turns: int, *, raises: Exception | None = None) -> None:
         self._turns = turns
-        self._fails = fails
+        self._raises = raises
 
     def remote(self, actor: object) -> Any:
         host = SimpleNamespace(place=SimpleNamespace(remote=lambda: "place"))
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda environment: host))
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: host))
 
     def wait(self, nodes: list[str], num_returns: int, timeout: float) -> tuple[Any, Any]:
         assert timeout < 1
@@ -51,8 +60,8 @@ class FullRay:
         return ([], nodes) if self._turns > 0 else (nodes, [])
 
     def get(self, places: list[str], timeout: float) -> list[NodePlace]:
-        if self._fails:
-            raise TimeoutError
+        if self._raises is not None:
+            raise self._raises
         return [NodePlace("10.0.0.1") for _ in places]
 
     def available_resources(self) -> dict[str, float]:
@@ -82,7 +91,7 @@ SLOTS = [Slot("host", 0, ("buffer",)), Slot("learner-0", 1, ("learner-0",), bund
 
 def place(monkeypatch: pytest.MonkeyPatch, ray: FullRay, check: Any = lambda: None) -> Cluster:
     cluster = cluster_on(ray, monkeypatch)
-    cluster.place(SLOTS, "GPU", check)
+    cluster.place(SLOTS, "GPU", check, 77.0)
     return cluster
 
 
@@ -111,9 +120,42 @@ def test_a_wait_for_a_place_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_without_a_place_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = r"host, learner-0 in bundles of 1 GPUs within 300 s \(3 of 8 GPUs are free\)"
-    with pytest.raises(EnvironmentSetupError, match=f"no place for {said}"):
-        place(monkeypatch, FullRay(3, fails=True))
+    said = r"host, learner-0 in bundles of 1 GPUs within 77 s \(3 of 8 GPUs are free\)"
+    with pytest.raises(EnvironmentSetupError, match=f"no place for {said}.*--place-timeout-s"):
+        place(monkeypatch, FullRay(3, raises=Late()))
+
+
+def test_a_host_that_cannot_start_is_no_lack_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray says it where a node has no agentrl."""
+    told = (
+        "The actor died because of an error raised in its creation task, ray::ProcessHost\n"
+        "The actor failed to import on the worker:\n\nTraceback (most recent call last):\n"
+        "ModuleNotFoundError: No module named 'agentrl'\n"
+    )
+    with pytest.raises(EnvironmentSetupError) as error:
+        place(monkeypatch, FullRay(3, raises=Words(told)))
+    first, second = str(error.value).splitlines()
+    assert "could not start what is to run host, learner-0 in bundles of 1 GPUs" in first
+    assert first.endswith("on a node: ModuleNotFoundError: No module named 'agentrl'")
+    assert "agentrl doctor --ray-address" in second
+    assert "77 s" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (Late(), "what it can do within 300 s\n"),
+        (Words("a page\nImportError: libcuda"), "can do (ImportError: libcuda)\n"),
+    ],
+)
+def test_gpus_that_cannot_be_asked_are_told_with_what_happened(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, said: str
+) -> None:
+    ray = FullRay(1, raises=raised)
+    cluster = cluster_on(ray, monkeypatch)
+    with pytest.raises(EnvironmentSetupError) as error:
+        cluster.device_facts(lambda: None)
+    assert said in str(error.value)
 
 
 class StoppingRay:
@@ -162,7 +204,7 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     slots = plan_slots(config, Supply("GPU", (8,)), {"search": 0})
     ray = StoppingRay(slots)
     cluster = cluster_on(ray, monkeypatch)
-    cluster.place(slots, "GPU", lambda: None)
+    cluster.place(slots, "GPU", lambda: None, 60.0)
     kinds: dict[str, ProcessKind] = {"engine": "engine", "learner": "learner"}
     names = [name for slot in slots for name in slot.processes]
     _stop(cluster, [ProcessOrder(n, (), kinds.get(n[:-2], "service")) for n in names])

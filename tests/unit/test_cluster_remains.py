@@ -128,6 +128,28 @@ def test_a_run_that_ended_as_it_began_can_begin(tmp_path: Path) -> None:
     judge(tmp_path, RunConfig())
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_checkpoints_in_a_shared_folder_without_their_ledger_are_told(
+    tmp_path: Path, is_empty: bool
+) -> None:
+    """As after a node was lost with its disk: --save is shared, the run's directory was not."""
+    run, save = tmp_path / "r", tmp_path / "save"
+    run.mkdir()
+    if is_empty:
+        (run / "ledger.db").touch()
+    config = RunConfig(save=str(save))
+    saved(save, 1, 2, run_id="another")
+    assert judge(run, config) == [], "they are another run's"
+    saved(save / "r", 3, 4, run_id="r")
+    with pytest.raises(StoreError) as error:
+        judge(run, config)
+    there = save / "r/iteration_0000004"
+    assert "ledger.db is empty or gone" in str(error.value)
+    assert f"{there} is a checkpoint of the run r" in str(error.value)
+    assert f"--load {there}" in str(error.value)
+    judge(run, RunConfig(save=str(save), eval_only=True))
+
+
 def test_a_run_that_only_evaluates_needs_no_checkpoint(run: Path) -> None:
     no_checkpoint(run)
     judge(run, RunConfig(eval_only=True))

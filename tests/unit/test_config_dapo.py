@@ -42,6 +42,40 @@ def test_vcpo_is_a_preset_too() -> None:
     assert config.scale_lr_by_ess
 
 
+@pytest.mark.parametrize(
+    ("flag", "lost", "why"),
+    [
+        (
+            "--use-rollout-logprobs",
+            "--tis-level sequence, --tis-clip 8, --scale-lr-by-ess",
+            "there is no pi_prox / mu under --use-rollout-logprobs",
+        ),
+        ("--no-use-tis", "--tis-level sequence, --tis-clip 8", "no token is weighted"),
+    ],
+)
+def test_a_note_says_what_a_flag_takes_from_a_preset(flag: str, lost: str, why: str) -> None:
+    argv = ["--preset", "vcpo", flag, "--device", "cpu"]
+    notes = parse(argv, "train_async").notes
+    told = [note.partition(": ") for note in notes if note.startswith("preset vcpo without ")]
+    flags = [flags.removeprefix("preset vcpo without ") for flags, _, _ in told]
+    assert ", ".join(flags) == lost
+    assert any(said.startswith(why) for _, _, said in told)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--preset", "vcpo"],
+        ["--preset", "vcpo", "--eval-only"],
+        ["--preset", DEFAULT, "--use-rollout-logprobs"],
+        ["--use-rollout-logprobs"],
+    ],
+)
+def test_nothing_is_said_of_a_whole_preset_another_mode_or_the_default_job(argv: list[str]) -> None:
+    notes = parse([*argv, "--device", "cpu"], "train_async").notes
+    assert not any(" without --" in note for note in notes if note.startswith("preset "))
+
+
 def test_the_papers_own_run_has_the_papers_numbers() -> None:
     found = sizes(
         {"prompt_data": "x", "rollout_max_response_len": 20480, "rollout_batch_size": 512}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cli.teacher import check_teacher
 from agentrl.cli.train import main
 from agentrl.config.presets import DEFAULT
+from agentrl.errors import ConfigError
 from tests.unit.default_lines import MODEL, refused, resolved
 
 TEACHER = ("--use-opd", "--opd-type", "megatron", "--opd-teacher-load")
@@ -68,6 +70,42 @@ def test_a_teacher_of_another_vocabulary_is_told_by_a_dry_run(
     told = capsys.readouterr().err
     assert f"--opd-teacher-load {here}/teacher is another model than --hf-checkpoint" in told
     assert "vocab_size 7 instead of" in told
+
+
+def test_a_teacher_whose_tokenizer_gives_words_other_ids_is_told_by_a_dry_run(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(MODEL, here / "teacher")
+    tokenizer = here / "teacher" / "tokenizer.json"
+    description = json.loads(tokenizer.read_text())
+    words = description["model"]["vocab"]
+    words["e"], words["a"] = words["a"], words["e"]
+    tokenizer.write_text(json.dumps(description))
+    teacher = ["--preset", DEFAULT, *TEACHER, "teacher", "--dry-run"]
+    assert main(teacher, "train_async") == 2
+    told = capsys.readouterr().err
+    assert f"--opd-teacher-load {here}/teacher: the teacher has another vocabulary than" in told
+    assert f"'a' is token {words['e']} of the policy and {words['a']} of the teacher" in told
+
+    tokenizer.unlink()
+    assert main(teacher, "train_async") == 0
+    told = capsys.readouterr().out
+    assert f"--opd-teacher-load {here}/teacher: no tokenizer lies there" in told
+
+
+def test_a_teacher_with_more_words_is_taken_and_one_that_lacks_some_is_not(here: Path) -> None:
+    shutil.copytree(MODEL, here / "teacher")
+    tokenizer = here / "teacher" / "tokenizer.json"
+    description = json.loads(tokenizer.read_text())
+    added = description["added_tokens"]
+    more = added[-1] | {"content": "<|more|>", "id": max(each["id"] for each in added) + 1}
+    config = resolved(*TEACHER, "teacher").config
+    tokenizer.write_text(json.dumps(description | {"added_tokens": [*added, more]}))
+    assert check_teacher(config) == []
+    description["model"]["vocab"].pop(added[-1]["content"], None)
+    tokenizer.write_text(json.dumps(description | {"added_tokens": added[:-1]}))
+    with pytest.raises(ConfigError, match="and none of the teacher"):
+        check_teacher(config)
 
 
 def test_a_teacher_takes_memory(here: Path) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from agentrl.config.device_defaults import for_device
 from agentrl.config.engine_memory import engine_room, push_bytes
 from agentrl.config.run import RunConfig
@@ -38,3 +40,29 @@ def test_a_model_that_is_larger_than_its_share_leaves_no_token() -> None:
 def test_a_push_moves_weights_as_engines_compute() -> None:
     assert push_bytes(on_gpus(), PARAMETERS) == 2 * PARAMETERS
     assert push_bytes(on_gpus(sglang={"dtype": "float32"}), PARAMETERS) == 4 * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("dtype", "times"),
+    [
+        ("auto", 1),
+        ("bfloat16", 1),
+        ("fp8_e4m3", 2),
+        ("fp8_e5m2", 2),
+        ("mxfp8", 64 / 33),
+        ("nvfp4", 32 / 9),
+        ("fp4_mx_block16", 32 / 9),
+    ],
+)
+def test_a_cache_of_fewer_bits_has_room_for_more_tokens(dtype: str, times: float) -> None:
+    plain = engine_room(on_gpus(), PARAMETERS, VALUES, TOTAL)
+    room = engine_room(on_gpus(sglang={"kv_cache_dtype": dtype}), PARAMETERS, VALUES, TOTAL)
+    assert room.kv_bytes == plain.kv_bytes
+    assert room.kv_tokens == pytest.approx(times * plain.kv_tokens, rel=1e-5)
+
+
+def test_the_type_of_the_cache_is_its_own_and_not_that_of_the_weights() -> None:
+    config = on_gpus(sglang={"dtype": "float32", "kv_cache_dtype": "bf16"})
+    room = engine_room(config, PARAMETERS, VALUES, TOTAL)
+    assert room.weights == 4 * PARAMETERS
+    assert room.kv_tokens == room.kv_bytes // (2 * VALUES)

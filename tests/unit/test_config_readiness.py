@@ -278,3 +278,27 @@ def test_open_files_are_those_of_an_evaluation_where_it_may_hold_more_episodes()
     for evaluated in ({"eval_prompt_data": ["a", "a.jsonl"]}, {"prompt_data": None}):
         files = open_files(RunConfig(**few | evaluated))
         assert (files.episodes, files.turns) == (800, 800)
+
+
+# ---- where the ledger lies ----------------------------------------------------------------------
+
+
+def test_a_run_directory_on_a_network_file_system_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    """The kernel says so of a folder of ours, to this one process."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("no process can have mounts of its own here")
+    told = tmp_path / "mounts"
+    told.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
+    shell = 'mount --bind "$0" /proc/$$/mounts && exec "$@"'
+    program = [sys.executable, f"{ROOT}/train_async.py", *DRY, "--run-dir", f"{tmp_path}/runs"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", shell, str(told), *program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 3, done.stderr
+    assert f"{tmp_path}/runs lies on {tmp_path}, a network file system (nfs4)" in done.stderr
+    assert not (tmp_path / "runs").exists()

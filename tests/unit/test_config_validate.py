@@ -71,6 +71,8 @@ def test_a_sound_configuration_passes_without_a_note(good: RunConfig) -> None:
         ({"rollout_top_k": 50}, "--rollout-top-k 50"),
         ({"turn_timeout_s": 10.0, "episode_timeout_s": 5.0}, "--turn-timeout-s 10"),
         ({"tis_clip_low": 3.0}, "--tis-clip-low 3 is above --tis-clip 2"),
+        ({"tis_mode": "mask", "tis_clip": 0.5}, "raise --tis-clip 0.5 above 1"),
+        ({"tis_mode": "mask", "tis_clip_low": 1.0}, "lower --tis-clip-low 1 below 1"),
         ({"eps_clip": 1.5}, "--eps-clip 1.5"),
         ({"loss_type": "custom_loss"}, "belong together"),
         ({"custom_loss_function_path": "a:b"}, "only --loss-type custom_loss calls it"),

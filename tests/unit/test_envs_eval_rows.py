@@ -42,8 +42,13 @@ def written(rows: list[dict[str, Any]], name: str) -> str:
 ROW_OF = {"held.jsonl": "line", "held.parquet": "row"}
 
 
-def scored(rows: list[dict[str, Any]], name: str = "held.jsonl", **settings: Any) -> RunConfig:
-    train = written([GOOD], "train.jsonl")
+def scored(
+    rows: list[dict[str, Any]],
+    name: str = "held.jsonl",
+    trained: dict[str, Any] = GOOD,
+    **settings: Any,
+) -> RunConfig:
+    train = written([trained], "train.jsonl")
     told: dict[str, Any] = {"env": "single-turn", "env_args": ARGS} | settings
     words = ["a", written(rows, name)]
     return RunConfig(prompt_data=train, eval_prompt_data=words, **told)
@@ -107,7 +112,13 @@ def test_a_row_that_asks_for_a_reward_without_labels_needs_none() -> None:
     with pytest.raises(
         ConfigError, match=r"held\.jsonl line 1, cannot be played: the task has no 'label'"
     ):
-        preflight(scored([{"prompt": "Say yes."}], env_args=args | {"rm_type": "ifbench"}))
+        preflight(
+            scored(
+                [{"prompt": "Say yes."}],
+                trained=keeps("punctuation:no_comma") | {"label": "yes"},
+                env_args=args | {"rm_type": "ifbench"},
+            )
+        )
 
 
 def test_rows_of_an_env_of_the_users_are_tried_with_the_first(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def ids(source: TaskSource, cursor: int = 0) -> list[str]:
     return anyio.run(read)
 
 
+def refusal(config: RunConfig) -> str:
+    """What is said of some of the rows, before anything starts."""
+    with pytest.raises(DataError) as caught:
+        preflight(config)
+    return str(caught.value)
+
+
 def rows_of(*lengths: int) -> list[dict[str, Any]]:
     return [{"input": "word " * length, "label": "x"} for length in lengths]
 
@@ -109,26 +116,25 @@ def test_a_run_of_which_no_row_fits_ends_before_it_begins(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("label", [{}, {"label": None}])
-def test_a_label_that_a_later_row_lacks_is_told(label: dict[str, Any], tmp_path: Path) -> None:
+def test_a_label_that_a_later_row_lacks_is_refused(label: dict[str, Any], tmp_path: Path) -> None:
     rows = [*rows_of(1, 2), {"input": "x", **label}, {"input": "y", **label}]
-    (note,) = check_prompts(config(tmp_path, rows))
-    assert note.startswith("2 of the first 4 rows of --prompt-data cannot be played")
-    assert ", and their groups will fail: " in note
-    assert "train.jsonl line 3, line 4: the task has no 'label'" in note
+    said = refusal(config(tmp_path, rows))
+    assert said.startswith("2 rows of --prompt-data cannot be played: ")
+    assert "train.jsonl line 3, line 4: the task has no 'label'" in said
 
 
 def test_rows_that_cannot_be_played_are_named_by_reason(tmp_path: Path) -> None:
     good = rows_of(1)
     unknown: dict[str, Any] = {"input": "x", "label": "y", "metadata": {"rm_type": "nonesuch"}}
     rows = [*good, *[{"label": "x"}] * 5, unknown, *good, {"label": "x"}]
-    (note,) = check_prompts(config(tmp_path, rows))
-    assert note.startswith("7 of the first 9 rows of --prompt-data cannot be played, and their")
+    said = refusal(config(tmp_path, rows))
+    assert said.startswith("7 rows of --prompt-data cannot be played: ")
     why = "the task has no 'input'; its keys"
-    assert f"train.jsonl line 2, line 3, line 4 and 3 more: {why}" in note
-    assert "train.jsonl line 7: the row's metadata asks for rm_type 'nonesuch'" in note
+    assert f"train.jsonl line 2, line 3, line 4 and 3 more: {why}" in said
+    assert "train.jsonl line 7: the row's metadata asks for rm_type 'nonesuch'" in said
 
 
-def test_rows_that_their_reward_has_no_rule_for_are_told(tmp_path: Path) -> None:
+def test_rows_that_their_reward_has_no_rule_for_are_refused(tmp_path: Path) -> None:
     """Else each of their answers is generated first."""
 
     def row(instruction: str) -> dict[str, Any]:
@@ -136,23 +142,28 @@ def test_rows_that_their_reward_has_no_rule_for_are_told(tmp_path: Path) -> None
 
     rows = [row("punctuation:no_comma"), *[row("words:start_verb")] * 2, row("count:numbers")]
     args = {"rm_type": "ifbench"}
-    (note,) = check_prompts(config(tmp_path, rows, env_args=args))
-    assert note.startswith("3 of the first 4 rows of --prompt-data cannot be played, and their")
+    said = refusal(config(tmp_path, rows, env_args=args))
+    assert said.startswith("3 rows of --prompt-data cannot be played: ")
     assert (
         "train.jsonl line 2, line 3: there is no check of the instruction 'words:start_verb'"
-        in note
+        in said
     )
-    assert "train.jsonl line 4: the instruction count:numbers wants N in its kwargs" in note
+    assert "train.jsonl line 4: the instruction count:numbers wants N in its kwargs" in said
     mine = tmp_path / "mine.py"
     mine.write_text("def reward(text, label, task):\n    return 1.0\n")
-    assert check_prompts(config(tmp_path, rows, env_args=args | {"reward": f"{mine}:reward"})) == []
+    preflight(config(tmp_path, rows, env_args=args | {"reward": f"{mine}:reward"}))
 
 
 def test_of_many_reasons_some_are_told(tmp_path: Path) -> None:
     odd = [{"label": "x", f"key{number}": "x"} for number in range(8)]
-    (note,) = check_prompts(config(tmp_path, [*rows_of(1), *odd]))
-    assert note.count("the task has no 'input'") == 3
-    assert note.endswith("; and 5 for other reasons")
+    said = refusal(config(tmp_path, [*rows_of(1), *odd]))
+    assert said.count("the task has no 'input'") == 3
+    assert said.endswith("; and 5 for other reasons; mend or leave out")
+
+
+def test_rows_that_cannot_be_played_are_told_once(tmp_path: Path) -> None:
+    """Their refusal is not repeated by who counts the lengths of prompts."""
+    assert check_prompts(config(tmp_path, [*rows_of(1), {"label": "x"}])) == []
 
 
 @pytest.mark.parametrize("row", [{"input": None}, {"prompt": "x"}, {"input": [{"role": "user"}]}])
@@ -160,10 +171,8 @@ def test_a_row_that_asks_nothing_is_refused_with_file_and_line(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
     rows = [*rows_of(1, 2), {**row, "label": "y"}, *rows_of(3), {**row, "label": "z"}]
-    with pytest.raises(DataError) as caught:
-        preflight(config(tmp_path, rows))
-    said = str(caught.value)
-    assert said.startswith("2 rows of --prompt-data cannot be asked: ")
+    said = refusal(config(tmp_path, rows))
+    assert said.startswith("2 rows of --prompt-data cannot be played: ")
     assert "train.jsonl line 3, line 5: " in said
     assert "'input'" in said
     assert said.endswith("; mend or leave out")
@@ -184,7 +193,7 @@ def test_a_misspelt_key_of_prompts_is_refused_with_the_keys_of_rows(tmp_path: Pa
     with pytest.raises(ConfigError) as caught:
         preflight(config(tmp_path, rows_of(1, 2), input_key="inpt", env_args=args))
     said = str(caught.value)
-    assert said.startswith("no row of --prompt-data asks anything: ")
+    assert said.startswith("no row of --prompt-data can be played: ")
     assert "the task has no 'inpt'; its keys are ['input', 'label']; name one with" in said
 
 
@@ -198,7 +207,7 @@ def test_a_key_that_no_row_has_is_refused_and_one_that_some_have_is_not(
     assert str(caught.value).startswith(f"--{flag.replace('_', '-')} misspelt: no row of ")
     assert "train.jsonl has that; the keys of its rows are ['input', 'label']" in str(caught.value)
     with pytest.raises(DataError) as both:
-        preflight(config(tmp_path, [*rows, {"input": None}], **{flag: "misspelt"}))
+        preflight(config(tmp_path, [*rows, {"input": None, "label": "x"}], **{flag: "misspelt"}))
     row, key = str(both.value).splitlines()
     assert "train.jsonl line 4: the task has no 'input': it is null" in row
     assert key.startswith(f"--{flag.replace('_', '-')} misspelt: no row of ")
@@ -214,11 +223,15 @@ def test_a_part_of_a_mixture_may_lack_a_key_that_others_have(tmp_path: Path) -> 
 
 
 def test_the_dry_run_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cfg = config(tmp_path, [*rows_of(1, 300), {"input": "x", "label": None}])
+    cfg = config(tmp_path, rows_of(1, 300, 2))
     argv = ["--env", "single-turn", "--hf-checkpoint", MODEL, "--prompt-data", str(cfg.prompt_data)]
     argv += ["--rollout-max-prompt-len", "100", "--rollout-max-response-len", "64", "--dry-run"]
     argv += ["--num-rollout", "2", "--n-samples-per-prompt", "4"]
     assert main(argv, "train_async") == 0
     said = capsys.readouterr().out
-    assert "1 of the first 3 rows of --prompt-data cannot be played" in said
     assert "1 of the first 3 rows of --prompt-data have a prompt of more than 100" in said
+    config(tmp_path, [*rows_of(1, 300), {"input": "x", "label": None}])
+    assert main(argv, "train_async") == 65
+    said = capsys.readouterr().err
+    assert "a row of --prompt-data cannot be played: " in said
+    assert "train.jsonl line 3: the task has no 'label': it is null" in said

@@ -149,6 +149,28 @@ def test_old_tokens_far_from_the_policy_are_told_once(caplog: pytest.LogCaptureF
 def test_tokens_of_the_policy_itself_or_near_it_are_no_drift(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    play([{**OLD, "train/log_ratio_m2/age_3": MAX_DRIFT}] * (3 * PATIENCE))
-    play([OLD] * (PATIENCE - 1) + [SOUND] + [OLD] * (PATIENCE - 1))
+    near = {**OLD, "train/log_ratio_m2/age_3": MAX_DRIFT}
+    play([near] * (3 * PATIENCE))
+    play([OLD] * (PATIENCE - 1) + [near] + [OLD] * (PATIENCE - 1))
     assert not caplog.records
+
+
+def test_an_iteration_without_tokens_of_an_age_does_not_end_its_streak(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    play([OLD, SOUND] * (PATIENCE - 1))
+    assert not caplog.records
+    play([OLD, SOUND] * PATIENCE)
+    assert "tokens of age 3 is 0.1 nats^2" in caplog.text
+
+
+def test_ages_that_rise_from_push_to_push_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """As under --update-weights-interval 8: the first iterations after a push are near it."""
+    interval = 8
+    cycle = [sound({f"train/log_ratio_m2/age_{age}": 0.01 * age}) for age in range(interval)]
+    play(cycle * (PATIENCE - 1))
+    assert not caplog.records
+    play(cycle * PATIENCE)
+    (record,) = caplog.records
+    assert "tokens of age 5 is 0.05 nats^2" in record.getMessage()
+    assert "above 0.04 for 8 iterations with tokens of that age" in record.getMessage()

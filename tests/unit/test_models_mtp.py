@@ -67,6 +67,9 @@ def test_a_model_without_layers_that_could_be_trained_is_refused(
     with pytest.raises(ConfigError, match="--enable-mtp-training") as refusal:
         with_mtp(described(family, **changes))
     assert words in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"^--mtp: ") as refusal:
+        with_mtp(described(family, **changes), "--mtp")
+    assert "--enable-mtp-training" not in str(refusal.value)
 
 
 def test_a_number_of_layers_that_the_checkpoint_has_not_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Whether the arguments in a checkpoint of Megatron's are of the model: what Megatron does not read
 may say anything."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,13 +12,43 @@ from agentrl.models.architecture import Architecture
 from agentrl.models.experts import Experts
 from agentrl.models.latent import Latent
 from agentrl.models.registry import describe_model, families
+from agentrl.models.written import written_arguments
 from scripts.model_args import arguments, facts
+from tests.unit.test_slime_models import ARGUMENTS, OTHERWISE
 
 FAMILIES = {name: each for each in families().values() for name in each.architectures}
 NAMES = sorted(name for name, each in facts().items() if each["architectures"][0] in FAMILIES)
 #: What slime's model files say and Megatron does not read of such a model.
 UNREAD = {"kv_channels": 128, "add_qkv_bias": True}
 SIGMOID = {"moe_router_pre_softmax": True}
+#: What a checkpoint says of arguments that no launch script gave: Megatron's defaults.
+DEFAULTS: dict[str, Any] = {
+    "use_rope_scaling": False,
+    "rope_scaling_factor": 8.0,
+    "rotary_scaling_factor": 1.0,
+    "position_embedding_type": "rope",
+    "apply_layernorm_1p": False,
+    "multi_latent_attention": False,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.0,
+}
+LLAMA31 = {"use_rope_scaling": True, "rope_scaling_factor": 8.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
+WRITTEN_YARN = {
+    "position_embedding_type": "yarn",
+    "yarn_rotary_scaling_factor": 32.0,
+    "yarn_original_max_position_embeddings": 4096,
+    "yarn_beta_fast": 32.0,
+    "yarn_beta_slow": 1.0,
+    "yarn_correction_range_round_to_int": False,
+}
 #: Keys of config.json that a launch script says nothing of.
 _OF_THE_FAMILY = (
     *("use_qk_norm", "use_routing_bias", "vision_config", "full_attention_interval"),
@@ -27,9 +58,9 @@ _OF_THE_FAMILY = (
 )
 
 
-def published(name: str) -> tuple[Architecture, dict[str, Any]]:
-    """The architecture, and the arguments of a launch script."""
-    config = facts()[name]
+def published(name: str, **other: Any) -> tuple[Architecture, dict[str, Any]]:
+    """The architecture, `other` in its config.json, and the arguments of a launch script."""
+    config = facts()[name] | other
     tiny = FAMILIES[config["architectures"][0]].tiny
     here = {key: value for key, value in tiny.items() if key in _OF_THE_FAMILY}
     if "rotary_dim" in here:
@@ -48,7 +79,38 @@ def test_a_checkpoint_by_the_arguments_of_a_launch_script_is_of_the_model(name: 
         unread = unread | SIGMOID
     if isinstance(architecture, Latent) and architecture.rope_type == "rope":
         unread = unread | {"mscale_all_dim": 1.0}
-    assert architecture.written_otherwise(given | unread) == []
+    assert architecture.written_otherwise(DEFAULTS | given | unread) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_of_ours_says_what_its_model_is(name: str) -> None:
+    architecture, _ = published(name)
+    written = written_arguments(architecture)
+    assert architecture.written_otherwise(DEFAULTS | written) == []
+    assert json.loads(json.dumps(written)) == written  # plain values
+    # Megatron compares these, or takes them with --use-checkpoint-args, without a default.
+    needed = {"num_layers", "hidden_size", "num_attention_heads", "tensor_model_parallel_size"}
+    assert needed | {"pipeline_model_parallel_size", "position_embedding_type"} <= written.keys()
+    assert (written["add_bias_linear"], written["no_save_optim"]) == (False, True)
+    if isinstance(architecture, Experts):  # slime's converter takes tensors apart by it
+        assert written["num_experts"] == architecture.num_moe_experts
+        assert len(written["moe_layer_freq"]) == written["num_layers"]
+
+
+@pytest.mark.parametrize("scaling", [YARN, {"rope_type": "linear", "factor": 2.0}])
+def test_a_checkpoint_of_ours_says_how_its_positions_are_scaled(scaling: dict[str, Any]) -> None:
+    architecture, _ = published("qwen3-4B", rope_scaling=scaling)
+    written = written_arguments(architecture)
+    assert architecture.written_otherwise(DEFAULTS | written) == []
+    plain, _ = published("qwen3-4B")
+    assert len(plain.written_otherwise(DEFAULTS | written)) == 1
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - OTHERWISE.keys()))
+def test_a_checkpoint_of_slimes_says_what_its_script_leaves_out_by_default(name: str) -> None:
+    architecture, _ = published(name)
+    given = read_flags(ARGUMENTS[name]).values["megatron"]
+    assert architecture.written_otherwise(DEFAULTS | given) == []
 
 
 @pytest.mark.parametrize(
@@ -63,6 +125,54 @@ def test_a_checkpoint_by_the_arguments_of_a_launch_script_is_of_the_model(name: 
 def test_what_megatron_reads_is_compared(name: str, other: dict[str, Any]) -> None:
     architecture, given = published(name)
     told = architecture.written_otherwise(given | other)
+    assert [line.split()[0] for line in told] == [*other]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "lines"),
+    [
+        ("llama3.1-8B-Instruct", {}, ["use_rope_scaling False instead of True"]),
+        (
+            "llama3.1-8B-Instruct",
+            {"use_rope_scaling": True, "rope_scaling_factor": 32.0},
+            ["rope_scaling_factor 32.0 instead of 8.0"],
+        ),
+        ("qwen3-4B", LLAMA31, ["use_rope_scaling True instead of False"]),
+        (
+            "qwen3-4B",
+            {"rotary_seq_len_interpolation_factor": 4},
+            ["rotary_seq_len_interpolation_factor 4 instead of 1.0"],
+        ),
+        ("qwen3-4B", WRITTEN_YARN, ["position_embedding_type yarn instead of rope"]),
+        ("qwen3-4B", {"apply_layernorm_1p": True}, ["apply_layernorm_1p True instead of False"]),
+        (
+            "qwen3-4B",
+            {"multi_latent_attention": True},
+            ["multi_latent_attention True instead of False"],
+        ),
+    ],
+)
+def test_positions_and_norms_of_the_same_shapes_are_compared(
+    name: str, written: dict[str, Any], lines: list[str]
+) -> None:
+    architecture, given = published(name)
+    for key in (*LLAMA31, "rotary_scaling_factor"):
+        given.pop(key, None)
+    assert architecture.written_otherwise(DEFAULTS | given | written) == lines
+
+
+def test_each_number_of_yarn_is_compared() -> None:
+    architecture, given = published("qwen3-4B", rope_scaling=YARN)
+    assert architecture.written_otherwise(DEFAULTS | given) == []  # its weights know no length
+    assert architecture.written_otherwise(DEFAULTS | given | WRITTEN_YARN) == []
+    other = {
+        "yarn_rotary_scaling_factor": 4.0,
+        "yarn_original_max_position_embeddings": 8192,
+        "yarn_beta_fast": 16.0,
+        "yarn_beta_slow": 2.0,
+        "yarn_correction_range_round_to_int": True,
+    }
+    told = architecture.written_otherwise(DEFAULTS | given | WRITTEN_YARN | other)
     assert [line.split()[0] for line in told] == [*other]
 
 

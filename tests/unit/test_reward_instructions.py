@@ -175,7 +175,8 @@ def test_tokens_are_those_of_the_penn_treebank() -> None:
 
 
 def test_verdicts_are_those_of_the_published_checks() -> None:
-    """On the list of `ifbench_answers.jsonl`, whose first line says how it was recorded."""
+    """On the list of `ifbench_answers.jsonl`, whose first line says how it was recorded: once, with
+    the published checks and their packages. No script here makes it again."""
     assert {row["instruction"] for row in RECORDED} == CHECKS.keys()
     for row in RECORDED:
         verdict = is_kept(row["instruction"], row["text"], row["kwargs"])

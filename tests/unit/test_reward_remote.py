@@ -11,11 +11,17 @@ from aiohttp import web
 from agentrl.envs.grading.judging import JudgeSpec, judged
 from agentrl.envs.grading.post import post
 from agentrl.envs.messages import AssistantTurn
+from agentrl.envs.rewards.remote_rm import _remembered
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.visible import shown_url
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    _remembered.clear()
 
 
 @asynccontextmanager
@@ -51,6 +57,29 @@ async def test_a_reward_model_is_asked_and_its_answer_is_the_reward() -> None:
     assert step.reward == 0.75
     response = "<think>\nhm\n</think>\n\n4"
     assert asked == [{"prompt": "2+2?", "response": response, "label": 4}]
+
+
+async def test_the_same_answer_to_the_same_prompt_is_sent_once() -> None:
+    async with listening(lambda number: web.json_response(number)) as (url, asked):
+        env = SingleTurnEnv(rm_type="remote_rm", rm_url=url)
+        worths = []
+        for label, text in [("4", "a"), ("4", "a"), ("4", "b"), ("5", "a"), ("4", "a")]:
+            await env.reset(seed=0, task={"input": "q", "label": label})
+            worths.append((await env.step(AssistantTurn(text, [], None, "stop", 0))).reward)
+    assert worths == [1, 1, 2, 3, 1]
+    assert len(asked) == 3
+
+
+async def test_a_reward_model_that_is_down_is_asked_anew() -> None:
+    def answer(number: int) -> web.Response:
+        return web.json_response(0.5) if number > 1 else web.Response(status=422)
+
+    async with listening(answer) as (url, _):
+        env = SingleTurnEnv(rm_type="remote_rm", rm_url=url)
+        await env.reset(seed=0, task={"input": "q"})
+        with pytest.raises(EnvError, match="answered 422"):
+            await env.step(AssistantTurn("a", [], None, "stop", 0))
+        assert (await env.step(AssistantTurn("a", [], None, "stop", 0))).reward == 0.5
 
 
 async def test_its_answer_may_be_a_dict() -> None:

@@ -95,7 +95,7 @@ def test_each_that_ships_says_what_it_needs_and_has_its_row(name: str) -> None:
     assert f"\n| `{name}` | " in page
 
 
-@pytest.mark.parametrize("name", ["random", "gpqa", "boxed_random", "nothing"])
+@pytest.mark.parametrize("name", ["random", "boxed_random", "nothing"])
 async def test_some_need_no_label(name: str) -> None:
     assert (await played(f"--rm-type {name}", {}, "x")).reward in (0.0, 1.0)
 
@@ -104,6 +104,85 @@ async def test_some_need_no_label(name: str) -> None:
 async def test_a_row_without_a_label_is_refused_where_one_is_compared(name: str) -> None:
     with pytest.raises(EnvError, match="the task has no 'label'"):
         await played(f"--rm-type {name}", {}, "x")
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "worth"),
+    [
+        ("", "Lutetia", 1.0),
+        ("--rm-type f1", "It is Paris", 0.5),
+        ("--rm-type math", "\\boxed{Lutetia}", 1.0),
+        ("--rm-type math", "\\boxed{Rome}", 0.0),
+        ("--rm-type deepscaler", "</think> \\boxed{Paris}", 1.0),
+        ("--rm-type boxed_f1", "\\boxed{Lutetia}", 1.0),
+    ],
+)
+async def test_any_of_a_list_of_labels_is_right(flags: str, text: str, worth: float) -> None:
+    row = {"label": ["Paris", "Lutetia"]}
+    assert (await played(flags, row, text)).reward == worth
+
+
+async def test_dapo_takes_any_of_a_list_of_integers() -> None:
+    flags = "--rm-type dapo --reward-key score"
+    for text, worth in [("Answer: 4", 1.0), ("Answer: 34", 1.0), ("Answer: 5", -1.0)]:
+        assert (await played(flags, {"label": [34, "4"]}, text)).reward == worth
+    with pytest.raises(RuleError, match="the label 'x' is no integer"):
+        await played(flags, {"label": [34, "x"]}, "Answer: 34")
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ([], "the label 'label' is an empty list: nothing is right"),
+        ([["Paris"]], r"the label 'label' lists \['Paris'\]; list texts or numbers, of which any"),
+        ([None], "the label 'label' lists None"),
+    ],
+)
+@pytest.mark.parametrize("name", ["exact", "math", "f1", "boxed_dapo"])
+async def test_a_list_that_no_text_can_be_in_is_refused(name: str, label: Any, said: str) -> None:
+    with pytest.raises(EnvError, match=said):
+        await played(f"--rm-type {name} --reward-key score" if "dapo" in name else
+                     f"--rm-type {name}", {"label": label}, "x")  # fmt: skip
+
+
+CHOICES = {"choices": ["red", "blue"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, "`gpqa` finds no right answer in the row: give it a label"),
+        ({"label": ""}, "`gpqa` finds no right answer in the row"),
+        ({"label": ["A"]}, "`gpqa` finds no right answer in the row"),
+        ({"label": 2, "metadata": CHOICES}, "`gpqa` finds no right answer in the row"),
+        ({"label": "Z", "metadata": CHOICES}, "the right letter of `gpqa` is Z, and those of the"),
+        ({"metadata": CHOICES | {"correct_letter": "c"}}, "letter of `gpqa` is C, .* are A, B"),
+        ({"label": "A", "metadata": {"choices": 3}}, "`choices` of the row's metadata is 3"),
+    ],
+)
+async def test_a_choice_of_which_none_can_be_right_is_an_error_of_the_row(
+    row: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RuleError, match=said):
+        await played("--rm-type gpqa", row, "The answer is A.")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"label": "b", "metadata": CHOICES},
+        {"label": 1, "metadata": CHOICES},
+        {"label": "Blue.", "metadata": CHOICES},
+        {"metadata": CHOICES | {"correct_letter": "B"}},
+        {"metadata": {"correct_answer": "blue"}},
+        {"label": "Y", "metadata": {"valid_letters": ["X", "Y"], "answer_text": "blue"}},
+        {"label": "It is blue"},
+    ],
+)
+async def test_a_choice_is_right_however_the_row_says_it(row: dict[str, Any]) -> None:
+    letters = row.get("metadata", {}).get("valid_letters", "AB")
+    said = f"The answer is {letters[1]}." if "correct_answer" not in row.get("metadata", {}) else ""
+    assert (await played("--rm-type gpqa", row, f"{said} It is blue.")).reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -143,8 +222,10 @@ OWN = {"5.9": "no integer", "10000000000000000000001": 1.0}
 
 
 def test_values_are_slimes() -> None:
-    """On the list of `reward_answers.jsonl`, whose first line says how it was recorded; the rules
-    are called in this process. What slime hangs on is a matter of the process (security)."""
+    """On the list of `reward_answers.jsonl`, whose first line says how it was recorded;
+    `scripts/reward_answers.py` makes it again, and two labels of `dapo` are another test's (`OWN`).
+    The rules are called in this process. What slime hangs on is a matter of the process
+    (security)."""
     assert len(CASES) > 1600
     compared = [c for c in CASES if "late" not in c and not (is_dapo(c) and c["label"] in OWN)]
     for case in of_the_day(compared, 400):

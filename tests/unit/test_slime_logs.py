@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from agentrl.columns import COLUMNS, EXCLUDED
+from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_logs.functions import EVALUATION, MAX_FIGURES, logged
 from agentrl.envs.slime_logs.process import MAX_LATE, AboutEvaluation, LogProcess
-from agentrl.envs.slime_logs.samples import ScoredEpisode, samples_of, scored
+from agentrl.envs.slime_logs.samples import ScoredEpisode, keys_of, samples_of, scored
 from agentrl.envs.slime_stand_in.logging_utils import log
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import Rollouts, write_rollouts
@@ -43,24 +44,28 @@ COLUMN_VALUES: dict[str, list[Any]] = {
 ROW = {"question": "2+2", "answer": "4", "metadata": {"data_source": "sums"}}
 
 
-def lease(path: Path, *, stops: list[StopReason]) -> None:
-    """A group of as many episodes, each of the columns above."""
+def lease(path: Path, *, stops: list[StopReason], parts: Sequence[str] = ("",)) -> None:
+    """A group of each part, of as many episodes, each of the columns above."""
     ids = [EpisodeId("00000001", index) for index in range(len(stops))]
     meta = TrajectoryMeta(5, 3, 2, 1.0, [(3, 2), (4, 1)], columns=(EXCLUDED,))
-    group = GroupRows(
-        group="00000001",
-        mint=1,
-        task="a",
-        episodes=ids,
-        rewards=[0.5] * len(ids),
-        metrics=[{"reward.style": 2.0}] * len(ids),
-        trajectories=[TrajectoryRow(id, meta, PayloadRef("", 0, 0, 0, 0)) for id in ids],
-        stop_reasons=stops,
-        row=ROW,
-    )
+    groups = [
+        GroupRows(
+            group="00000001",
+            mint=1,
+            task="a",
+            episodes=ids,
+            rewards=[0.5] * len(ids),
+            metrics=[{"reward.style": 2.0}] * len(ids),
+            trajectories=[TrajectoryRow(id, meta, PayloadRef("", 0, 0, 0, 0)) for id in ids],
+            stop_reasons=stops,
+            row=ROW,
+            part=part,
+        )
+        for part in parts
+    ]
     layout = (*COLUMNS.values(), EXCLUDED)
     columns = [np.array(COLUMN_VALUES[c.name], c.dtype).tobytes() for c in layout]
-    write_rollouts(path, Rollouts(LeaseHeader(3, [group]), []), lambda _: [columns] * len(ids))
+    write_rollouts(path, Rollouts(LeaseHeader(3, groups), []), lambda _: [columns] * len(ids))
 
 
 def test_a_sample_has_what_a_trajectory_and_its_row_have(tmp_path: Path) -> None:
@@ -81,6 +86,23 @@ def test_a_sample_has_what_a_trajectory_and_its_row_have(tmp_path: Path) -> None
     assert [s.status for s in (sample, cut)] == [Sample.Status.COMPLETED, Sample.Status.TRUNCATED]
 
 
+def mixture(**run: Any) -> RunConfig:
+    """Two parts of one file, with keys of their own."""
+    sums = {"name": "sums", "prompt_data": "a", "label_key": "answer"}
+    sums |= {"env": "single-turn", "rm_type": "dapo", "reward_key": "right"}
+    plain = {"name": "plain", "prompt_data": "a", "label_key": "question"}
+    return RunConfig(env_mix={"parts": [sums, plain]}, **run)
+
+
+def test_a_sample_of_a_mixture_has_the_label_and_the_reward_of_its_part(tmp_path: Path) -> None:
+    lease(tmp_path / "lease", stops=[StopReason.TERMINATED], parts=["sums", "plain"])
+    config = mixture()
+    first, second = samples_of(tmp_path / "lease", config, str)
+    assert (first.label, first.reward) == ("4", {"style": 2.0, "right": 0.5})
+    assert (second.label, second.reward) == ("2+2", 0.5)
+    assert [s.get_reward_value(Args(config)) for s in (first, second)] == [0.5, 0.5]
+
+
 def episode(task: int, index: int, reward: float, **facts: Any) -> ScoredEpisode:
     usual: dict[str, Any] = {"stop_reason": StopReason.TERMINATED, "answer": "4", "num_sampled": 3}
     return ScoredEpisode(task=task, index=index, reward=reward, **(usual | facts))
@@ -93,7 +115,7 @@ def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> 
         episode(0, 0, 1.0, metrics={"calls": 2.0}),
     ]
     config = RunConfig(input_key="question", label_key="answer")
-    found = scored([ROW, {"question": "?"}], config, episodes)
+    found = scored([ROW, {"question": "?"}], keys_of(config), episodes)
     assert found["rewards"] == [1.0, 0.5, 0.0]
     assert found["truncated"] == [False, False, True]
     first, _, last = found["samples"]

@@ -22,7 +22,7 @@ from agentrl.algorithms.rows import Row, Trained
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Band", "Region"]
+__all__ = ["Band", "Region", "floor_defect"]
 
 
 class Region:
@@ -51,6 +51,18 @@ class Region:
         raise NotImplementedError
 
 
+def floor_defect(unit: str, low: float) -> str | None:
+    """What is wrong with the lowest ratio that is kept."""
+    return None if low < 1 else _defect_of(unit, low, "below")
+
+
+def _defect_of(unit: str, bound: float, side: str) -> str:
+    return (
+        f"the {unit}, {bound:g}, is not {side} 1, the ratio where policy and engine agree: fresh "
+        "tokens would be dropped"
+    )
+
+
 class Band(Region):
     """Keeps what has a ratio pi_prox / mu between two bounds: Liu et al. 2025, "When Speed Kills
     Stability", https://richardli.xyz/rl-collapse (rejection, MIS). Under `--use-rollout-logprobs`
@@ -61,7 +73,11 @@ class Band(Region):
     @staticmethod
     def defect(*bounds: float) -> str | None:
         low, high = bounds
-        return None if 0 <= low < high else "the lowest ratio is 0 or more, and below the highest"
+        if not 0 <= low < high:
+            return "the lowest ratio is 0 or more, and below the highest"
+        return floor_defect("lowest ratio", low) or (
+            None if high > 1 else _defect_of("highest ratio", high, "above")
+        )
 
     def has_inside(self, log_ratio_K: Tensor) -> Tensor:
         """Which log-ratios lie between the bounds, both included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrl.algorithms.regions.base import Region
+from agentrl.algorithms.regions.base import Region, floor_defect
 from agentrl.algorithms.rows import Trained
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class Negative(Region):
 
     bounds = (0.8,)
     units = ("lowest ratio",)
+
+    @staticmethod
+    def defect(*bounds: float) -> str | None:
+        return Region.defect(*bounds) or floor_defect("lowest ratio", *bounds)
 
     def keeps(self, trained: Trained) -> Tensor:
         (low,) = self.given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrl.algorithms.regions.base import Region
+from agentrl.algorithms.regions.base import Region, floor_defect
 from agentrl.algorithms.rows import Trained
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ class Veto(Region):
 
     bounds = (1e-4,)
     units = ("lowest ratio of a token",)
+
+    @staticmethod
+    def defect(*bounds: float) -> str | None:
+        return Region.defect(*bounds) or floor_defect("lowest ratio of a token", *bounds)
 
     def keeps(self, trained: Trained) -> Tensor:
         (low,) = self.given

@@ -12,7 +12,7 @@ from agentrl.cli.hooks.trial import HookTrial
 from agentrl.cli.hooks.worker import GROUP, SET, Bench, about, answers_to, on_bench, task_of
 from agentrl.envs.slime_logs.functions import EVALUATION, ROLLOUT, load_log, logged
 from agentrl.envs.slime_logs.process import decoder
-from agentrl.envs.slime_logs.samples import ScoredEpisode, samples_of, scored
+from agentrl.envs.slime_logs.samples import ScoredEpisode, keys_of, samples_of, scored
 from agentrl.errors import HookError
 from agentrl.rollout_file import Columns, Rollouts, write_rollouts
 from agentrl.types import GroupRows, LeaseHeader, PayloadRef, Task, TrajectoryRow
@@ -50,7 +50,7 @@ def evaluation(trial: HookTrial) -> Iterator[str]:
         )
         for index, each in enumerate(played)
     ]
-    data = {SET: scored([task.row], trial.config, episodes)}
+    data = {SET: scored([task.row], keys_of(trial.config), episodes)}
     found = logged(EVALUATION, trial.config, 1, data)
     yield from _told(found, task, f"a set of {len(episodes)} samples", "eval/*")
 

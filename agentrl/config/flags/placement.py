@@ -91,6 +91,16 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
         dict[str, Any],
         _flag("Further environment variables of the learner's ranks, as JSON"),
     ] = {}
+    place_timeout_s: Annotated[
+        float,
+        _flag(
+            "Seconds that a run, or its dry run, waits until other jobs on the cluster leave it "
+            "the devices that it needs",
+            gt=0,
+            needs="joined",
+            reaches_weights=False,
+        ),
+    ] = 300.0
     node_wait_s: Annotated[
         float,
         _flag(

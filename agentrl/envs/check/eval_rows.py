@@ -9,8 +9,6 @@ the first row is reset once, unless it needs a service or owns its loop.
 import time
 from collections.abc import Sequence
 
-import anyio
-
 from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.eval_sets import EvalSet
 from agentrl.envs.check.bad_rows import BadRows
@@ -39,7 +37,7 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
     env = make_env(cls, one.config.env_args)
     assert isinstance(env, SingleTurnEnv)
     env.is_evaluation = True
-    num, found = anyio.run(_look, env, tasks)
+    num, found = _look(env, tasks)
     if not found:
         return []
     rows, bad = RowSource(str(one.path)), BadRows()
@@ -51,12 +49,12 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
     return [f"{of} cannot be played, and count as failed: {bad}"]
 
 
-async def _look(env: SingleTurnEnv, tasks: Sequence[Task]) -> tuple[int, dict[int, str]]:
+def _look(env: SingleTurnEnv, tasks: Sequence[Task]) -> tuple[int, dict[int, str]]:
     """How many rows were looked at, and by place why some of them cannot be played."""
     num, found, until = 0, dict[int, str](), time.monotonic() + LIMIT_S
     for task in tasks:
         try:
-            await SingleTurnEnv.reset(env, seed=0, task=task.row)
+            env.take(task.row)
         except EnvError as error:
             found[num] = str(error)
         num += 1

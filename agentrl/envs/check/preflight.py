@@ -61,7 +61,7 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
         return check_rows(open_source(config, cls))
     check_class(cls)
     source, env = source_of(config, cls), make_env(cls, config.env_args)
-    notes = check_rows(source, _asks(config, env), is_part=is_part)
+    notes = check_rows(source, _takes(config, env), is_part=is_part)
     services = services_of(config, cls)
     notes += check_eval_sets(config, cls)
     refuse_shared_url(config, cls, source)
@@ -87,12 +87,12 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
     return [*notes, note] if note else notes
 
 
-def _asks(config: RunConfig, env: Env) -> Callable[[dict[str, Any]], object] | None:
-    """What a row asks, where rows say that by themselves; it raises EnvError."""
+def _takes(config: RunConfig, env: Env) -> Callable[[dict[str, Any]], object] | None:
+    """What takes a row up, where a row is all that is needed to; it raises EnvError."""
     if not has_prompts(config):
         return None
     assert isinstance(env, SingleTurnEnv)
-    return env.prompt_of
+    return env.take
 
 
 def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:

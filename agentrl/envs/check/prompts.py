@@ -2,24 +2,22 @@
 by row.
 
 Looked at are the environments for rows of a prompt and a label, whose `reset` reads a row and
-nothing else. A row that lacks its label fails its group, one that does not fit
---rollout-max-prompt-len will be left out, and one that does not fit the context has its group
-filtered: all are counted here and told, and how many rows were looked at. Refused: rows of which
-none can be trained.
+nothing else. A row that does not fit --rollout-max-prompt-len will be left out, and one that does
+not fit the context has its group filtered: both are counted here and told, and how many rows were
+looked at. Refused: rows of which none fits. Rows that cannot be played are refused elsewhere
+(`rows.py`).
 """
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import msgspec
 
 from agentrl.config.mixture import parts_of
 from agentrl.config.model import read_model
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
-from agentrl.envs.check.bad_rows import BadRows
 from agentrl.envs.check.dry_reset import make_env
 from agentrl.envs.prompt_lengths import (
     UNBOUNDED,
@@ -44,7 +42,6 @@ ROWS, LIMIT_S = 1000, 10.0
 class _Seen(msgspec.Struct):
     """What the rows so far have shown. `longest`: tokens, and the place of the row."""
 
-    bad: BadRows
     num_rows: int = 0
     num_long: int = 0
     longest: tuple[int, str] = (0, "")
@@ -70,7 +67,7 @@ def check_prompts(config: RunConfig) -> list[str]:
         return []  # the checks of each say it
     assert isinstance(source, RowSource)
     assert isinstance(env, SingleTurnEnv)
-    seen = anyio.run(_look, source, env, chat, room.tokens)
+    seen = _look(source, env, chat, room.tokens)
     is_all = not leaves_out or seen.num_rows == len(source)
     if seen.num_long == seen.num_rows > 0 and is_all:
         raise ConfigError(
@@ -88,13 +85,12 @@ def room_of(config: RunConfig) -> tuple[PromptRoom, bool]:
     return PromptRoom(model - 2, "what the model's context leaves"), False
 
 
-async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
-    seen, until = _Seen(BadRows()), time.monotonic() + LIMIT_S
+def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: int) -> _Seen:
+    seen, until = _Seen(), time.monotonic() + LIMIT_S
     for index, task in enumerate(source.first(ROWS)):
         try:
-            size = await prompt_size(env, task, chat)
-        except EnvError as error:
-            seen.bad.add(source.where(index), str(error))
+            size = prompt_size(env, task, chat)
+        except EnvError:
             size = 0
         seen.num_rows += 1
         seen.num_long += size > room
@@ -107,8 +103,6 @@ async def _look(source: RowSource, env: SingleTurnEnv, chat: ChatFormat, room: i
 
 def _notes(seen: _Seen, room: PromptRoom, total: int, *, leaves_out: bool) -> Iterator[str]:
     of = f"of the first {seen.num_rows} rows of --prompt-data"
-    if seen.bad.num:
-        yield f"{seen.bad.num} {of} cannot be played, and their groups will fail: {seen.bad}"
     what = "will be left out" if leaves_out else "their groups will be filtered"
     if seen.num_long:
         yield (
@@ -118,7 +112,7 @@ def _notes(seen: _Seen, room: PromptRoom, total: int, *, leaves_out: bool) -> It
     if seen.num_rows < total:
         yield (
             f"the first {seen.num_rows} of {total} rows of --prompt-data were looked at as "
-            "prompts; a later one that cannot be played fails its group"
+            f"prompts; later ones may be too long, and then {what}"
         )
 
 

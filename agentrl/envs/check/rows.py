@@ -1,8 +1,9 @@
 """The rows of --prompt-data that are read before anything starts: all, up to a limit of time.
 
-Refused with file and line: a row that cannot be read, and one of a prompt and a label whose prompt
-is missing or none; and a key of rows that no row has. A later row that is malformed ends the run
-when it is reached.
+Refused with file and line: a row that cannot be read, and one of a prompt and a label that cannot
+be played, because it lacks one of them or asks for a reward that has no rule for it; and a key of
+rows that no row has. A later row that is malformed ends the run when it is reached; one that cannot
+be played fails its group.
 """
 
 import time
@@ -27,15 +28,15 @@ LIMIT_S = 10.0
 
 def check_rows(
     source: TaskSource,
-    asks: Callable[[dict[str, Any]], object] | None = None,
+    take: Callable[[dict[str, Any]], object] | None = None,
     *,
     is_part: bool = False,
 ) -> list[str]:
-    """Notes on the rows of --prompt-data, as far as they are read. `asks` raises EnvError for one
-    that asks nothing; `is_part`: others of a mixture may have the keys that are named.
+    """Notes on the rows of --prompt-data, as far as they are read. `take` raises EnvError for one
+    that cannot be played; `is_part`: others of a mixture may have the keys that are named.
 
-    Raises DataError for rows that cannot be read or ask nothing, ConfigError where none of them
-    asks anything or has what a flag names.
+    Raises DataError for rows that cannot be read or played, ConfigError where none of them can be
+    played or has what a flag names.
     """
     if not isinstance(source, RowSource):
         return []
@@ -46,8 +47,8 @@ def check_rows(
         seen.keys |= task.row.keys()
         seen.unfound -= {key for key in seen.unfound if holds(task.row, source.names[key])}
         try:
-            if asks is not None:
-                asks(task.row)
+            if take is not None:
+                take(task.row)
         except EnvError as error:
             seen.bad.add(source.where(index), str(error))
 
@@ -67,10 +68,10 @@ def check_rows(
 
 def _about_bad(seen: "_Seen") -> Iterator[str]:
     if seen.bad.num == seen.num > 1:
-        yield f"no row of --prompt-data asks anything: {seen.bad}"
+        yield f"no row of --prompt-data can be played: {seen.bad}"
     elif seen.bad.num:
         rows = "a row" if seen.bad.num == 1 else f"{seen.bad.num} rows"
-        yield f"{rows} of --prompt-data cannot be asked: {seen.bad}; mend or leave out"
+        yield f"{rows} of --prompt-data cannot be played: {seen.bad}; mend or leave out"
 
 
 class _Seen(msgspec.Struct):

@@ -21,8 +21,8 @@ class Facts(msgspec.Struct, frozen=True):
     ranks        the same of the answers of a group, a list of numbers, for --group-rm
     reads        called as the reward is: what the text answers, as votes of an evaluation are
                  counted (`maj@k`); None: it reads no single answer
-    check_row    called with a row before it is played: raises EnvError for one that the reward has
-                 no rule for; None: only an answer shows that
+    check_row    called with the label and the row before it is played: raises EnvError for a row
+                 that the reward has no rule for; None: only an answer shows that
     """
 
     needs_label: bool = True
@@ -31,7 +31,7 @@ class Facts(msgspec.Struct, frozen=True):
     is_spoken: bool = False
     ranks: Callable[..., Any] | None = None
     reads: Callable[..., Any] | None = None
-    check_row: Callable[[Mapping[str, Any]], None] | None = None
+    check_row: Callable[[Any, Mapping[str, Any]], None] | None = None
 
 
 _FACTS: dict[Callable[..., Any], Facts] = {}
@@ -45,7 +45,7 @@ def ships(
     is_spoken: bool = False,
     ranks: Callable[..., Any] | None = None,
     reads: Callable[..., Any] | None = None,
-    check_row: Callable[[Mapping[str, Any]], None] | None = None,
+    check_row: Callable[[Any, Mapping[str, Any]], None] | None = None,
 ) -> Callable[[F], F]:
     """Say it of the function below."""
 

@@ -5,7 +5,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentrl.envs.grading.cell import RuleError, in_a_cell
-from agentrl.envs.grading.labels import label_text
+from agentrl.envs.grading.labels import answers
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["dapo", "graded"]
@@ -42,7 +42,7 @@ _SHAPES = (
 @in_a_cell(otherwise={"score": -1.0, "acc": False, "pred": "[INVALID]"})
 def dapo(text: str, label: Any, task: dict[str, Any], /) -> dict[str, Any]:
     """score: 1 when the last `Answer:` of the last 300 characters is the label, else -1; acc:
-    whether it is; pred: what was read. The label is an integer.
+    whether it is; pred: what was read. The label is an integer, or a list of which any is right.
 
     Raises RuleError for a label that is no integer.
     """
@@ -54,12 +54,16 @@ def graded(text: str, label: Any) -> dict[str, Any]:
     """The same in this process: the end of a text is short, and nothing here takes long."""
     found = _ANSWER.findall(text[-_TAIL:])
     given = _spelt(found[-1] if found else "[INVALID]")
-    wanted = _spelt(label_text(label))
-    whole = _whole(wanted)
+    is_right = given in [_required(answer) for answer in answers(label)]
+    return {"score": 1.0 if is_right else -1.0, "acc": is_right, "pred": given}
+
+
+def _required(label: str) -> str:
+    """The digits of a label. Raises RuleError for one that is no integer."""
+    whole = _whole(_spelt(label))
     if whole is None:
         raise RuleError(f"the label {label!r:.80} is no integer, which `dapo` asks for")
-    is_right = given == whole
-    return {"score": 1.0 if is_right else -1.0, "acc": is_right, "pred": given}
+    return whole
 
 
 def _whole(number: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.envs.grading.labels import label_text
+from agentrl.envs.grading.labels import answers
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["exact"]
@@ -16,6 +16,6 @@ def _whole(text: str, label: Any, task: dict[str, Any], /) -> str:
 
 @ships(is_spoken=True, reads=_whole)
 def exact(text: str, label: Any, task: dict[str, Any], /) -> float:
-    """1 when the text is the label, outer white space aside, else 0."""
+    """1 when the text is the label, or one of a list, outer white space aside, else 0."""
     del task
-    return float(text.strip() == label_text(label).strip())
+    return float(text.strip() in [answer.strip() for answer in answers(label)])

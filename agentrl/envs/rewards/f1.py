@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from agentrl.envs.grading.cell import in_a_cell
-from agentrl.envs.grading.labels import label_text
+from agentrl.envs.grading.labels import answers
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["f1"]
@@ -21,8 +21,13 @@ _VERDICTS = ("yes", "no", "noanswer")
 @in_a_cell()
 def f1(text: str, label: Any, task: dict[str, Any], /) -> float:
     """The harmonic mean of precision and recall over the words of both, without case, punctuation
-    and articles (https://arxiv.org/abs/1606.05250, section 6.1)."""
-    given, wanted = _words(text), _words(label_text(label))
+    and articles (https://arxiv.org/abs/1606.05250, section 6.1); of a list of labels the best."""
+    del task
+    given = _words(text)
+    return max(_shared(given, _words(answer)) for answer in answers(label))
+
+
+def _shared(given: list[str], wanted: list[str]) -> float:
     if given != wanted and any(" ".join(words) in _VERDICTS for words in (given, wanted)):
         return 0.0
     num_shared = sum((Counter(given) & Counter(wanted)).values())

@@ -3,7 +3,7 @@
 import re
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.envs.grading.cell import RuleError, in_a_cell
 from agentrl.envs.rewards.base import ships
@@ -33,7 +33,31 @@ def _letter(text: str, label: Any, task: dict[str, Any], /) -> str:
     return _named(text.rpartition("</think>")[2], letters) or ""
 
 
-@ships(needs_label=False, reads=_letter)
+class _Right(NamedTuple):
+    """What a row says of its choices. `letter`: the right one, as far as the row says it;
+    `targets`: what is right in words."""
+
+    letters: Sequence[str]
+    letter: str | None
+    targets: list[str]
+
+
+def check_row(label: Any, task: Mapping[str, Any]) -> None:
+    """Raises RuleError for a row of which no answer is right, or whose choices are no list."""
+    letters, letter, targets = _read(label, task)
+    if letter is None and not any(map(_plain, targets)):
+        raise RuleError(
+            "`gpqa` finds no right answer in the row: give it a label (a letter, a place among the "
+            "choices from 0, or the words of one), or `correct_letter` in its metadata"
+        )
+    told = letter or _lone_letter(label)
+    if told is not None and told not in letters:
+        raise RuleError(
+            f"the right letter of `gpqa` is {told}, and those of the row are {', '.join(letters)}"
+        )
+
+
+@ships(needs_label=False, reads=_letter, check_row=check_row)
 @in_a_cell()
 def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
     """1 when the letter that the answer names is the right one, or where a letter is lacking, when
@@ -45,11 +69,24 @@ def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
 
     Raises RuleError for choices or letters that are no list.
     """
+    letters, right, targets = _read(label, task)
+    said = text.rpartition("</think>")[2]
+    letter = _named(said, letters)
+    if letter and right:
+        return float(letter == right)
+    plain = _plain(said)
+    if any(target in plain for target in map(_plain, targets) if target):
+        return 1.0
+    words = _words(label)
+    return float(bool(letter and not right and words) and letter == words.upper())
+
+
+def _read(label: Any, task: Mapping[str, Any]) -> _Right:
     metadata = task.get("metadata")
     known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
     choices = _listed(known.get("choices"))
     letters = _letters(known.get("valid_letters"), choices)
-    words = label.strip() if isinstance(label, str) else ""
+    words = _words(label)
     right = _right(known.get("correct_letter"), label, words, choices, letters)
     targets = [known.get("correct_answer"), known.get("answer_text"), words]
     if right is None and words and (place := _place(words, choices, letters)) is not None:
@@ -57,14 +94,17 @@ def gpqa(text: str, label: Any, task: dict[str, Any], /) -> float:
         targets[0] = targets[0] if "correct_answer" in known else choices[place]
     if right is not None and right in letters and letters.index(right) < len(choices):
         targets.append(choices[letters.index(right)])
-    said = text.rpartition("</think>")[2]
-    letter = _named(said, letters)
-    if letter and right:
-        return float(letter == right)
-    plain = _plain(said)
-    if any(target in plain for target in map(_plain, map(str, filter(None, targets))) if target):
-        return 1.0
-    return float(bool(letter and not right and words) and letter == words.upper())
+    return _Right(letters, right, [str(target) for target in targets if target])
+
+
+def _words(label: Any) -> str:
+    return label.strip() if isinstance(label, str) else ""
+
+
+def _lone_letter(label: Any) -> str | None:
+    """A label that can only be a letter."""
+    words = _words(label).upper()
+    return words if len(words) == 1 and words.isalpha() else None
 
 
 def _listed(choices: Any) -> list[Any]:

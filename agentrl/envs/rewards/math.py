@@ -4,7 +4,7 @@ from typing import Any
 
 from agentrl.envs.grading.boxed import boxed, boxed_answer
 from agentrl.envs.grading.cell import in_a_cell
-from agentrl.envs.grading.labels import label_text
+from agentrl.envs.grading.labels import answers
 from agentrl.envs.grading.mathematics import is_right
 from agentrl.envs.rewards.base import ships
 
@@ -14,6 +14,8 @@ __all__ = ["math"]
 @ships(reads=boxed_answer)
 @in_a_cell()
 def math(text: str, label: Any, task: dict[str, Any], /) -> float:
-    r"""1 when the last box of the text means what the label, or the label's own box, means."""
+    r"""1 when the last box of the text means what the label, or the label's own box, means; of a
+    list of labels any."""
     del task
-    return float(is_right(boxed(text), label_text(label)))
+    given = boxed(text)
+    return float(any(is_right(given, answer) for answer in answers(label)))

@@ -26,7 +26,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.secrets import without_secrets
 from agentrl.disk import narrow
 from agentrl.envs.slime_logs.functions import EVALUATION, KINDS, ROLLOUT, logged
-from agentrl.envs.slime_logs.samples import ScoredEpisode, samples_of, scored
+from agentrl.envs.slime_logs.samples import Keys, ScoredEpisode, keys_of, samples_of, scored
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import AgentRLError
 from agentrl.trial import child_of
@@ -53,10 +53,12 @@ class AboutRollouts(msgspec.Struct, frozen=True, tag="rollouts"):
 
 
 class AboutEvaluation(msgspec.Struct, frozen=True, tag="evaluation"):
-    """An evaluation: of each set the rows of its tasks, and its episodes."""
+    """An evaluation: of each set the rows of its tasks, and its episodes; and the keys of those
+    sets that have not the run's."""
 
     iteration: int
     sets: dict[str, tuple[list[dict[str, Any]], list[ScoredEpisode]]]
+    keys: dict[str, Keys] = {}
 
 
 Question = AboutRollouts | AboutEvaluation
@@ -213,8 +215,12 @@ def _given(config: RunConfig, question: Question) -> tuple[str, Any, tuple[float
         samples = samples_of(file, config, decoder(config))
         file.unlink()  # all of it is in memory
         return ROLLOUT, samples, (question.seconds,)
-    sets = question.sets.items()
-    return EVALUATION, {name: scored(rows, config, found) for name, (rows, found) in sets}, ()
+    usual = keys_of(config)
+    sets = {
+        name: scored(rows, question.keys.get(name, usual), found)
+        for name, (rows, found) in question.sets.items()
+    }
+    return EVALUATION, sets, ()
 
 
 def decoder(config: RunConfig) -> Callable[[list[int]], str]:

@@ -4,8 +4,9 @@
     of an evaluation    one for each episode: the text of its last turn, and no token
 
 Their metadata are those of the task's row, or all of a row without any, and what the episode has
-counted. `status` is COMPLETED where the task came to its own end, else TRUNCATED. A response
-reaches from the first token that the policy, or a demonstration, wrote.
+counted. Label, prompt and reward stand where the flags of the task's part of a mixture, or of its
+evaluation set, say (`Keys`). `status` is COMPLETED where the task came to its own end, else
+TRUNCATED. A response reaches from the first token that the policy, or a demonstration, wrote.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +20,22 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.columns import EXCLUDED
+from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import read_columns, read_rollouts
 from agentrl.types import GroupRows, SpanKind, StopReason, TrajectoryRow
 
-__all__ = ["LoggedSample", "ScoredEpisode", "ScoredSample", "samples_of", "scored"]
+__all__ = [
+    "Keys",
+    "LoggedSample",
+    "ScoredEpisode",
+    "ScoredSample",
+    "keys_of",
+    "samples_of",
+    "scored",
+]
 
 Decode = Callable[[list[int]], str]
 
@@ -35,11 +45,27 @@ _LATER = ("tokens", "loss_mask", "rollout_log_probs", "weight_versions", "prompt
 _PART = "reward."
 
 
+class Keys(msgspec.Struct, frozen=True):
+    """Where rows have prompt and label; `reward`: the number of a dict that is trained."""
+
+    input: str
+    label: str
+    reward: str | None
+
+
+def keys_of(config: RunConfig) -> Keys:
+    """Those of the flags under which a task is played."""
+    return Keys(config.input_key, config.label_key or "label", config.reward_key)
+
+
 class LoggedSample(Sample):
     """A trajectory of a lease."""
 
-    def __init__(self, columns: Mapping[str, npt.NDArray[Any]], decode: Decode, **known: Any):
+    def __init__(
+        self, columns: Mapping[str, npt.NDArray[Any]], decode: Decode, keys: Keys, **known: Any
+    ):
         super().__init__(**known)
+        self._keys = keys
         for name in _LATER:
             delattr(self, name)
         self._columns, self._decode = columns, decode
@@ -47,6 +73,10 @@ class LoggedSample(Sample):
         written = np.isin(kinds, (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)).nonzero()[0]
         self._start = int(written[0]) if len(written) else len(kinds)
         self.response_length = len(kinds) - self._start
+
+    def get_reward_value(self, args: Any) -> Any:
+        """The reward that is trained."""
+        return _trained(self.reward, self._keys)
 
     @cached_property
     def tokens(self) -> list[int]:  # type: ignore[override]
@@ -87,19 +117,21 @@ class LoggedSample(Sample):
 def samples_of(path: Path, config: RunConfig, decode: Decode) -> list[LoggedSample]:
     """Those of a lease that lies in a file. Raises DataError for one that is damaged."""
     lease = read_rollouts(path).lease
+    usual, parts = keys_of(config), {part.name: keys_of(part.config) for part in parts_of(config)}
     episodes = count()
     found = []
     with path.open("rb") as file:
         for place, group in enumerate(lease.groups):
-            known = dict(_known(group, config, place, episodes))
+            keys = parts.get(group.part, usual)
+            known = dict(_known(group, keys, place, episodes))
             for row in group.trajectories:
                 columns = _columns(row, read_columns(file, row))
-                found.append(LoggedSample(columns, decode, **known[row.episode]))
+                found.append(LoggedSample(columns, decode, keys, **known[row.episode]))
     return found
 
 
 def _known(
-    group: GroupRows, config: RunConfig, place: int, episodes: Iterator[int]
+    group: GroupRows, keys: Keys, place: int, episodes: Iterator[int]
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Of each episode of a group what does not stand in its columns."""
     stops = group.stop_reasons or [StopReason.TERMINATED] * len(group.episodes)
@@ -107,7 +139,7 @@ def _known(
     for episode, reward, metrics, stop in each:
         yield (
             episode,
-            _facts(group.row, config, reward, metrics, stop)
+            _facts(group.row, keys, reward, metrics, stop)
             | {
                 "group_index": place,
                 "index": next(episodes),
@@ -117,22 +149,25 @@ def _known(
 
 def _facts(
     row: dict[str, Any],
-    config: RunConfig,
+    keys: Keys,
     reward: float,
     metrics: Mapping[str, float],
     stop: StopReason,
 ) -> dict[str, Any]:
     metadata = row.get("metadata", row)
     own = metadata if isinstance(metadata, dict) else {"metadata": metadata}
-    key = config.label_key or "label"
     is_whole = stop is StopReason.TERMINATED
     parts = {n.removeprefix(_PART): v for n, v in metrics.items() if n.startswith(_PART)}
     return {
-        "label": find(row, key) if holds(row, key) else None,
+        "label": find(row, keys.label) if holds(row, keys.label) else None,
         "metadata": {**metrics, **own},
-        "reward": {**parts, config.reward_key: reward} if config.reward_key else reward,
+        "reward": {**parts, keys.reward: reward} if keys.reward else reward,
         "status": Sample.Status.COMPLETED if is_whole else Sample.Status.TRUNCATED,
     }
+
+
+def _trained(reward: Any, keys: Keys) -> Any:
+    return reward[keys.reward] if keys.reward else reward
 
 
 def _columns(row: TrajectoryRow, data: bytes) -> dict[str, npt.NDArray[Any]]:
@@ -167,19 +202,18 @@ class ScoredSample:
 
     Status = Sample.Status
 
-    def __init__(self, row: dict[str, Any], config: RunConfig, place: int, episode: ScoredEpisode):
+    def __init__(self, row: dict[str, Any], keys: Keys, place: int, episode: ScoredEpisode):
+        self._keys = keys
         self.group_index, self.index = episode.task, place
-        key = config.input_key
-        self.prompt = find(row, key) if holds(row, key) else None
+        self.prompt = find(row, keys.input) if holds(row, keys.input) else None
         self.response = episode.answer
         self.response_length = self.effective_response_length = episode.num_sampled
         self.remove_sample = False
-        vars(self).update(_facts(row, config, episode.reward, episode.metrics, episode.stop_reason))
+        vars(self).update(_facts(row, keys, episode.reward, episode.metrics, episode.stop_reason))
 
     def get_reward_value(self, args: Any) -> Any:
         """The score."""
-        key = getattr(args, "reward_key", None)
-        return self.reward[key] if key else self.reward
+        return _trained(self.reward, self._keys)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -189,7 +223,7 @@ class ScoredSample:
 
 
 def scored(
-    rows: list[dict[str, Any]], config: RunConfig, episodes: list[ScoredEpisode]
+    rows: list[dict[str, Any]], keys: Keys, episodes: list[ScoredEpisode]
 ) -> dict[str, list[Any]]:
     """What is told of a set: `rewards`, `truncated` and `samples`, in order of tasks."""
     ordered = sorted(episodes, key=lambda episode: (episode.task, episode.index))
@@ -197,7 +231,7 @@ def scored(
         "rewards": [episode.reward for episode in ordered],
         "truncated": [e.stop_reason is not StopReason.TERMINATED for e in ordered],
         "samples": [
-            ScoredSample(rows[episode.task], config, place, episode)
+            ScoredSample(rows[episode.task], keys, place, episode)
             for place, episode in enumerate(ordered)
         ],
     }

@@ -88,13 +88,12 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         context-parallel rank holds its share."""
         if packed_seq_params is None or packed_seq_params.qkv_format != "thd":
             raise ValueError("this core attention takes packed (thd) sequences only")
-        cu_seqlens = packed_seq_params.cu_seqlens_q
         if self.cp_group.size() > 1:
-            out = self._context_parallel(query, key, value, lengths_of(cu_seqlens))
+            out = self._context_parallel(query, key, value, packed_seq_params)
         elif query.is_cuda and query.dtype in _KERNEL_DTYPES:
             out = self._variable_length(query, key, value, packed_seq_params)
         else:
-            out = self._one_by_one(query, key, value, lengths_of(cu_seqlens))
+            out = self._one_by_one(query, key, value, lengths_of(packed_seq_params))
         return out.reshape(query.shape[0], -1)
 
     def _one_by_one(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
@@ -143,14 +142,12 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         assert isinstance(out, Tensor)
         return out[..., :width]
 
-    def _context_parallel(
-        self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
-    ) -> Tensor:
+    def _context_parallel(self, query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
         # Imported where it is used: it loads torch's compiler, over a second at start.
         from torch.nn.attention.bias import causal_lower_right
 
         size, rank = self.cp_group.size(), self.cp_group.rank()
-        order = gathered_order(lengths, size).to(query.device)
+        lengths, order = lengths_of(packed), _order_of(packed, size)
         key, value = (
             gather_from_sequence_parallel_region(x.contiguous(), group=self.cp_group)[order]
             for x in (key, value)
@@ -186,9 +183,21 @@ def window_mask(query: Tensor, key: Tensor, first: int, before: int) -> Tensor:
     return (distance >= 0) & (distance <= before)
 
 
-def lengths_of(cu_seqlens: Tensor) -> list[int]:
-    """Of packed sequences that begin and end there."""
-    return [int(n) for n in cu_seqlens.diff().tolist()]
+def lengths_of(packed: Any) -> list[int]:
+    """Of packed sequences, read from the device once for all layers."""
+    lengths: list[int] | None = getattr(packed, "_lengths", None)
+    if lengths is None:
+        lengths = packed._lengths = [int(n) for n in packed.cu_seqlens_q.diff().tolist()]
+    return lengths
+
+
+def _order_of(packed: Any, size: int) -> Tensor:
+    """`gathered_order` for `size` ranks, made once for all layers."""
+    order: Tensor | None = getattr(packed, "_order", None)
+    if order is None:
+        device = packed.cu_seqlens_q.device
+        order = packed._order = gathered_order(lengths_of(packed), size).to(device)
+    return order
 
 
 def _chunks(length: int, size: int, rank: int) -> Iterator[Sequence[int]]:

@@ -36,7 +36,8 @@ from agentrl.errors import ConfigError
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
 from agentrl.learner.beginning import root_of
-from agentrl.learner.checkpoints import Checkpoint, iterations, newest_valid
+from agentrl.learner.checkpoints import iterations
+from agentrl.learner.finding import newest_of_all
 from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, LearnerHooks
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
@@ -238,7 +239,7 @@ class MegatronBackend:
             header = by_source(self, lambda: _header(folder, described), Header)
             foreign.load_weights(folder, header.tensors, model, without)
         else:
-            found = by_source(self, lambda: newest_valid(Path(place)), Checkpoint | None)
+            found = newest_of_all(Path(place), self)
             if found is None:
                 raise ConfigError(f"there is no checkpoint at {place}")
             state.load_weights(found.state, model, name if is_critic else "policy", without)

@@ -3,7 +3,8 @@
 Both are megatron-core's. It multiplies the auxiliary loss of a micro-batch by its tokens, because
 it divides gradients by all tokens of a step at the end. Here the loss brings its own denominator
 and nothing is divided, so the coefficient is. The bias moves when gradients are reduced, by the
-tokens that each expert got; in a step that is then skipped it is put back.
+tokens that each expert got; in a step that is then skipped it is put back. Padding is left out of
+both (`padding`).
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ def divide_auxiliary_loss(config: Any, coefficient: float, own: Sequence[MicroBa
     of a step, of which this rank has its `own`. Collective; routers read `config` at each pass.
 
     megatron-core multiplies by the tokens of a rank, and they are those of a micro-batch shared by
-    its tensor and context ranks. Tokens that pad and fill are not told apart."""
+    its tensor and context ranks. Tokens that pad or fill up are none (`padding`)."""
     if coefficient > 0:
         (num_tokens,) = parallel.all_reduce_sum([sum(len(batch.tokens_T) for batch in own)])
         shares = config.tensor_model_parallel_size * config.context_parallel_size

@@ -29,6 +29,12 @@ from agentrl.models.stacks import Stacks, taken_apart
 
 __all__ = ["StoredTensors", "passengers", "replace_folder", "write_checkpoint"]
 
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _MAX_SHARD_BYTES = 4 * 1024**3
@@ -130,6 +136,10 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._shapes)
+
+    def types(self) -> dict[str, torch.dtype]:
+        """The type of each tensor on disk."""
+        return {name: _TYPES[self._places[name].kind] for name in self._shapes}
 
     def _check(self) -> None:
         missing = sorted(self._shapes.keys() - self._places.keys())

@@ -4,9 +4,9 @@ megatron-core names the device "cuda" literally in some forty places. On a host 
 `install()` answers for it: a torch function mode rewrites the device of every torch call of the
 calling thread, and a few functions of torch.cuda and megatron-core get their CPU meaning.
 On a host with CUDA nothing is replaced but what is wrong there too (one unbound name, two modules
-that take Transformer Engine for installed when it is not, and one that recomputes in FP8 unless it
-is told not to) and what is slow: the rotation of packed sequences, and weight gradients without
-Apex.
+that take Transformer Engine for installed when it is not, one that recomputes in FP8 unless it is
+told not to, and routers that are told what is padding) and what is slow: the rotation of packed
+sequences, and weight gradients without Apex.
 
 The mode belongs to a thread: the thread that called `install()` is the one that trains.
 Refused: any megatron-core but `MCORE_VERSION`, because every line here was checked against it.
@@ -59,6 +59,11 @@ def install() -> None:
     if not engine.HAVE_TE:
         settings: Any = importlib.import_module("megatron.core.optimizer.optimizer_config")
         settings.is_te_min_version = lambda *_args, **_kwargs: False  # it compares with None
+    router: Any = importlib.import_module("megatron.core.transformer.moe.router")
+    router.TopKRouter._apply_expert_bias = _count_tokens
+    router.get_tokens_per_expert_and_token_count = _shared_out(
+        router.get_tokens_per_expert_and_token_count
+    )
     rope: Any = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
     rope._apply_rotary_pos_emb_thd = rotate_packed
     if not on_cpu:
@@ -73,6 +78,29 @@ def install() -> None:
         _CudaMeansCpu().__enter__()  # type: ignore[no-untyped-call]
         log.info("no CUDA here: megatron-core %s runs on the CPU", MCORE_VERSION)
     _threads.installed = True
+
+
+def _count_tokens(router: Any, routing_map: Tensor, padding_mask: Tensor | None = None) -> None:
+    """megatron-core's own takes the mask of tokens, [T], for one of experts."""
+    if router.enable_expert_bias and torch.is_grad_enabled():
+        with torch.no_grad():
+            if padding_mask is not None:
+                routing_map = routing_map & ~padding_mask[:, None]
+            router.local_tokens_per_expert += routing_map.sum(dim=0)
+
+
+def _shared_out(count: Callable[..., Any]) -> Callable[..., Any]:
+    """megatron-core multiplies the auxiliary loss by the tokens of a rank, which are unequal
+    without padding, and divides it by those of a micro-batch, which may be none. Ranks that share
+    a micro-batch have equal shares of its loss."""
+
+    def counted(routing_map: Tensor, reduce_group: Any, **named: Any) -> tuple[Any, Any, Any]:
+        per_expert, local, total = count(routing_map, reduce_group, **named)
+        if named.get("with_padding_mask"):
+            return per_expert, total / reduce_group.size(), total.clamp(min=1)
+        return per_expert, local, total
+
+    return counted
 
 
 def _require_version() -> None:

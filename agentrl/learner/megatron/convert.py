@@ -6,15 +6,17 @@
 Nothing is computed and the model has no memory: megatron-core is asked which tensors it has, and
 they pass one by one, so that one whole tensor is held, or the file of a Hugging Face model that is
 being written. A checkpoint that was written in any layout is read, and what is written is read in
-any. Numbers keep their type, but for float16, which becomes float32. The target is written as a
-whole or not at all; what is there already is replaced only by `is_forced`.
+any. Each tensor keeps its type; one of Megatron's that is made of several of another form has a
+type that rounds none of them. The target is written as a whole or not at all; what is there already
+is replaced only by `is_forced`.
 """
 
 import socket
 import uuid
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
@@ -35,7 +37,6 @@ from agentrl.config.torch_dist import (
     read_header,
     read_index,
 )
-from agentrl.config.weights import read_types
 from agentrl.errors import ConfigError
 from agentrl.learner.checkpoints import newest_valid
 from agentrl.learner.megatron import compat, parallel, placement, shards
@@ -46,7 +47,7 @@ from agentrl.learner.megatron.checkpoint import (
     write_checkpoint,
 )
 from agentrl.learner.megatron.foreign import content_of, require_all
-from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
+from agentrl.learner.megatron.model import build_model, transformer_config
 from agentrl.learner.megatron.mtp import MTP
 from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.weights import Weights
@@ -54,12 +55,16 @@ from agentrl.models.headers import check_header
 from agentrl.models.mtp import with_mtp
 from agentrl.models.norm_names import with_our_names
 from agentrl.models.registry import Model, open_model
+from agentrl.paths import kind_of
 
 __all__ = ["Form", "built", "convert"]
 
 Form = Literal["hf", "torch_dist"]
 
-#: Its type is the model's; every model has one.
+#: Parameters, and the parts of megatron-core's whole tensors that each is made of.
+_Parts = dict[Any, list[Any]]
+
+#: Its type is told as the model's; every model has one.
 _EMBEDDING = "embedding.word_embeddings.weight"
 
 
@@ -72,41 +77,79 @@ def convert(
     family: str | None = None,
     is_forced: bool = False,
     max_file_bytes: int = 4 << 30,
-    mtp: bool = False,
+    mtp: str | None = None,
 ) -> None:
     """Write the weights at `source` to `target` in the form `to`. `model_dir` has the model's
-    config.json, and the tokenizer that goes into a Hugging Face model. `mtp`: those of a Hugging
-    Face model's layers of multi-token prediction too; a checkpoint says itself. Raises ConfigError
-    for what is no source or of another model, and DataError for a damaged one."""
-    if target.exists() and any(target.iterdir()) and not is_forced:
-        raise ConfigError(f"{target} is there already; name another folder, or remove it")
+    config.json, and the tokenizer that goes into a Hugging Face model. `mtp`: the flag that asks
+    for those of a Hugging Face model's layers of multi-token prediction too; a checkpoint says
+    itself. Raises ConfigError for what is no source or of another model, or for no place to write
+    to, and DataError for a damaged source."""
+    _check_target(target, is_forced)
+    if max_file_bytes < 1:
+        raise ConfigError(f"--chunk-size {max_file_bytes}: a file has 1 byte or more")
     compat.install()
     model = open_model(model_dir, family)
     if holds_model(source):
         if to == "hf":
             raise ConfigError(f"{source} is a Hugging Face model already")
-        model = with_mtp(model) if mtp else model
+        model = with_mtp(model, mtp) if mtp else model
         with (
-            built(model, _is_bf16_model(source, model)) as (whole, weights),
+            built(model) as (whole, weights),
             StoredTensors(
                 source, weights.shapes, model.is_passenger, model.family.stacks
             ) as tensors,
         ):
-            _write_torch_dist(target, _of_model(whole, weights, tensors))
+            parts = placement.parts(whole)
+            _keep_types(parts, _types_of_model(parts, weights, tensors.types()))
+            _write_torch_dist(target, _of_model(parts, weights, tensors), whole.arguments)
         return
     folder, index, model = _opened(source, model)
-    is_bf16 = index[_EMBEDDING].dtype == "bfloat16"
-    with built(model, is_bf16) as (whole, weights):
+    with built(model) as (whole, weights):
         parts = placement.parts(whole, content_of(index))
         index = with_our_names(index, placement.keys(parts))
         require_all(folder, index, [s for p in parts for s in _shards(parts[p], _flat(p), 0)])
+        types = {key: getattr(torch, each.dtype) for key, each in index.items()}
+        _keep_types(parts, types)
         fill = partial(_fill, folder, index, parts)
         if to == "torch_dist":
-            _write_torch_dist(target, _of_checkpoint(whole, fill))
+            _write_torch_dist(target, _of_checkpoint(whole, fill), whole.arguments)
         else:
-            dtype = parameter_dtype(MegatronSettings(bf16=is_bf16))
             whole_model = chain(weights.split(fill), _beside(model, model_dir))
-            write_checkpoint(target, whole_model, model_dir, dtype, max_file_bytes)
+            write_checkpoint(target, whole_model, model_dir, types[_EMBEDDING], max_file_bytes)
+
+
+def _check_target(target: Path, is_forced: bool) -> None:
+    """Refuse what a new folder cannot take the place of."""
+    whole = target.resolve()
+    for place in (whole, *whole.parents):
+        if (kind := kind_of(place)) not in ("a directory", "nothing"):
+            raise ConfigError(f"{target} cannot be a folder: {place} is {kind}; name another one")
+    if whole in (here := Path.cwd(), *here.parents):
+        raise ConfigError(
+            f"{target} is the working directory or a folder around it, which is not replaced; name "
+            "another folder"
+        )
+    if whole.exists() and any(whole.iterdir()) and not is_forced:
+        raise ConfigError(f"{target} is there already; name another folder, or remove it")
+
+
+def _types_of_model(
+    parts: _Parts, weights: Weights, types: Mapping[str, torch.dtype]
+) -> dict[str, torch.dtype]:
+    """The type of each of megatron-core's whole tensors, by its key, that rounds none of the
+    Hugging Face tensors that it is made of, which have `types`."""
+    found: dict[str, set[torch.dtype]] = defaultdict(set)
+    for parameter, names in weights.made_of():
+        for part in parts[parameter]:
+            found[part.key].update(types[name] for name in names)
+    return {key: reduce(torch.promote_types, each) for key, each in found.items()}
+
+
+def _keep_types(parts: _Parts, types: Mapping[str, torch.dtype]) -> None:
+    """Give the parameters, which have no memory, the type of what they will be read from."""
+    for parameter, made_of in parts.items():
+        widest = reduce(torch.promote_types, (types[part.key] for part in made_of))
+        parameter.data = parameter.data.to(widest)
 
 
 def _beside(model: Model, model_dir: Path) -> Iterator[tuple[str, Tensor]]:
@@ -138,9 +181,9 @@ def _with_layers(index: Index, model: Model) -> Model:
 
 
 @contextmanager
-def built(model: Model, is_bf16: bool) -> Iterator[tuple[Any, Weights]]:
+def built(model: Model) -> Iterator[tuple[Any, Weights]]:
     """The whole model on one rank, without memory."""
-    settings = MegatronSettings(bf16=is_bf16)
+    settings = MegatronSettings()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -155,12 +198,6 @@ def built(model: Model, is_bf16: bool) -> Iterator[tuple[Any, Weights]]:
         parallel.close_groups()
 
 
-def _is_bf16_model(source: Path, model: Model) -> bool:
-    """By its embedding, in the family's own words: in a model that sees it lies a name deeper."""
-    embedding = model.family.named(_EMBEDDING)
-    return embedding is not None and read_types(source).get(embedding.hf[0]) == "BF16"
-
-
 _shards = placement.shards
 
 
@@ -169,8 +206,7 @@ def _flat(parameter: Any) -> Tensor:
     return flat
 
 
-def _of_model(built: Any, weights: Weights, tensors: StoredTensors) -> Iterator[Shard]:
-    parts = placement.parts(built)
+def _of_model(parts: _Parts, weights: Weights, tensors: StoredTensors) -> Iterator[Shard]:
     for parameter, start, values in weights.fused(tensors):
         yield from _shards(parts[parameter], values.reshape(-1), start)
 
@@ -183,18 +219,18 @@ def _of_checkpoint(built: Any, fill: Any) -> Iterator[Shard]:
 
 
 def _fill(
-    folder: Path, index: Index, parts: dict[Any, Any], parameter: Any, start: int, values: Tensor
+    folder: Path, index: Index, parts: _Parts, parameter: Any, start: int, values: Tensor
 ) -> None:
     shards.read(folder, index, _shards(parts[parameter], values, start))
 
 
-def _write_torch_dist(target: Path, written: Iterator[Shard]) -> None:
+def _write_torch_dist(target: Path, written: Iterator[Shard], arguments: Mapping[str, Any]) -> None:
     """As Megatron's own tool leaves it: a release, and no iteration."""
     partly = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
     folder = partly / "release"
     disk.make_folder(folder)
     try:
-        shards.write_index(folder, [shards.write(folder, 0, written).index])
+        shards.write_index(folder, [shards.write(folder, 0, written).index], arguments)
         disk.write_file(partly / TRACKER, b"release")
         disk.sync_tree(partly)
         replace_folder(partly, target)

@@ -6,7 +6,7 @@ says the module of `layers` that the architecture names.
 """
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -30,9 +30,11 @@ from agentrl.learner.megatron.gpu_kernels import can_compile
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.mtp import PredictingModel, mtp_block
 from agentrl.learner.megatron.norms import RMSNorm
+from agentrl.learner.megatron.padding import leave_padding_out
 from agentrl.learner.megatron.rotary import scale_magnitude, set_frequencies
 from agentrl.learner.megatron.value_head import put_value_head
 from agentrl.models.architecture import Architecture
+from agentrl.models.written import written_arguments
 
 __all__ = ["Stages", "build_model", "parameter_dtype", "transformer_config"]
 
@@ -143,11 +145,15 @@ def _experts(settings: MegatronSettings) -> dict[str, Any]:
 
 
 class Stages(torch.nn.ModuleList):
-    """A rank's stages of the pipeline, first to last. `vocab_size` counts no padding."""
+    """A rank's stages of the pipeline, first to last. `vocab_size` counts no padding; `arguments`:
+    what Megatron builds the model from, for its checkpoints."""
 
-    def __init__(self, stages: Iterable[Any], vocab_size: int) -> None:
+    def __init__(
+        self, stages: Iterable[Any], vocab_size: int, arguments: Mapping[str, Any]
+    ) -> None:
         super().__init__(stages)
         self.vocab_size = vocab_size
+        self.arguments = arguments
 
     def sharded_state_dict(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """What megatron-core says of each stage, by its number."""
@@ -166,7 +172,7 @@ def build_model(
     number = config.virtual_pipeline_model_parallel_size
     indices = [None] if number is None else range(number)
     stages = (_stage(architecture, config, index, is_critic) for index in indices)
-    model = Stages(stages, architecture.vocab_size)
+    model = Stages(stages, architecture.vocab_size, written_arguments(architecture))
     return model if device.type == "cpu" else model.to(device)
 
 
@@ -194,6 +200,7 @@ def _stage(architecture: Architecture, config: Any, index: int | None, is_critic
     else:
         put_head(model)
     set_frequencies(model, architecture)
+    leave_padding_out(model)
     return model
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 from torch.nn import ModuleList
@@ -32,6 +31,7 @@ from agentrl.learner.megatron.head import weight_of_head
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.mtp import num_mtp_layers
 from agentrl.learner.megatron.mtp_targets import MtpTargets, mtp_loss, mtp_targets
+from agentrl.learner.megatron.padding import PackedTokens
 from agentrl.learner.megatron.parallel import gather_context
 from agentrl.learner.megatron.replay import FREE
 from agentrl.learner.megatron.value_head import has_value_head
@@ -72,7 +72,7 @@ class _Input:
     labels_L: Tensor
     positions_1L: Tensor
     rows_R: Tensor | None
-    packed: PackedSeqParams
+    packed: PackedTokens
     order_T: Tensor | None
     routes_L: Tensor | None
     ahead: list["_Ahead"]
@@ -299,7 +299,9 @@ def _lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0) -> _In
         return column_P[local].to(device)
 
     ends = torch.tensor([0, *padded]).cumsum(0).to(device, torch.int32)
-    packed = PackedSeqParams(
+    is_real_L = fill(torch.full_like(batch.tokens_T, bool(batch.columns), dtype=torch.bool))
+    packed = PackedTokens(
+        padding_1L=~_seen_by_routers(is_real_L, layout)[None],
         qkv_format="thd",
         cu_seqlens_q=ends,
         cu_seqlens_kv=ends,

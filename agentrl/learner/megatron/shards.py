@@ -12,7 +12,8 @@ so it is written for other programs and never read here; tensors are read with w
 import io
 import pickle
 import zipfile
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -87,8 +88,9 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> WrittenShards:
     return WrittenShards(index, {name: digest.facts()})
 
 
-def write_index(directory: Path, parts: Sequence[Index]) -> None:
-    """Join the parts of all ranks and describe the whole durably, for us and for others.
+def write_index(directory: Path, parts: Sequence[Index], arguments: Mapping[str, Any]) -> None:
+    """Join the parts of all ranks and describe the whole durably, for us and for others, which are
+    told the `arguments` of the model by Megatron's names: plain values.
     EnvironmentSetupError when a file is not here as its rank wrote it."""
     index: Index = {}
     for part in parts:
@@ -100,7 +102,7 @@ def write_index(directory: Path, parts: Sequence[Index]) -> None:
         assert sum(prod(chunk.sizes) for chunk in whole.chunks) == prod(whole.shape), key
     disk.write_file(directory / INDEX, msgspec.json.encode(index))
     disk.write_file(directory / ".metadata", pickle.dumps(_for_torch(index)))
-    torch.save(_COMMON, directory / "common.pt")
+    torch.save({**_COMMON, "args": Namespace(**arguments)}, directory / "common.pt")
     save_config(CheckpointingConfig("torch_dist", 1), str(directory))
     for name in ("common.pt", "metadata.json"):
         disk.sync(directory / name)

@@ -36,7 +36,7 @@ class SinkAttention(PackedAttention):
             self.window_size = (sys.maxsize, 0)  # whatever stands before
 
     def _variable_length(self, query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
-        return self._one_by_one(query, key, value, lengths_of(packed.cu_seqlens_q))
+        return self._one_by_one(query, key, value, lengths_of(packed))
 
     def _attend_near(self, query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
         # What goes in is kept until the backward pass: no mask, which has a row for each query.

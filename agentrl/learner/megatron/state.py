@@ -98,7 +98,7 @@ def save(
     policy whose weights the run changes."""
     generators, held = rng.capture(), chain(_of_all(trained), _weights_of(renewed or {}))
     parts = together(lambda: _write(directory, generators, held))
-    return _join(directory, parts, _progress_of(trained))
+    return _join(directory, parts, _progress_of(trained), _arguments_of(trained))
 
 
 class HostCopy:
@@ -107,6 +107,7 @@ class HostCopy:
     def __init__(self, trained: Mapping[str, OptimizedModel], renewed: Mapping[str, Any]) -> None:
         self._generators = rng.capture()
         self._progress = _progress_of(trained)
+        self._arguments = _arguments_of(trained)
         self._shards = shards.copied(chain(_of_all(trained), _weights_of(renewed)))
 
     def write(self, directory: Path) -> Any:
@@ -115,7 +116,7 @@ class HostCopy:
 
     def join(self, directory: Path, parts: list[Any]) -> dict[str, FileFacts]:
         """See `agentrl.learner.checkpointing.StateCopy`."""
-        return _join(directory, parts, self._progress)
+        return _join(directory, parts, self._progress, self._arguments)
 
 
 def _write(directory: Path, generators: rng.Generators, held: Iterable[Shard]) -> Any:
@@ -130,13 +131,20 @@ def _write(directory: Path, generators: rng.Generators, held: Iterable[Shard]) -
     return msgspec.to_builtins(shards.write(directory, rank, held))
 
 
-def _join(directory: Path, parts: list[Any], progress: TrainingProgress) -> dict[str, FileFacts]:
+def _arguments_of(trained: Mapping[str, OptimizedModel]) -> Mapping[str, Any]:
+    arguments: Mapping[str, Any] = trained[_POLICY].module.arguments
+    return arguments
+
+
+def _join(
+    directory: Path, parts: list[Any], progress: TrainingProgress, arguments: Mapping[str, Any]
+) -> dict[str, FileFacts]:
     """Describe what all ranks wrote. Collective."""
     written = msgspec.convert(parts, list[shards.WrittenShards])
 
     def describe() -> None:
         if dist.get_rank() == 0:
-            shards.write_index(directory, [part.index for part in written])
+            shards.write_index(directory, [part.index for part in written], arguments)
             disk.write_file(directory / _PROGRESS, msgspec.json.encode(progress))
 
     together(describe)

@@ -125,6 +125,13 @@ class Weights:
         for name, group in groupby(zip(whole.hf, pieces, strict=True), key=lambda each: each[0]):
             yield name, [piece for _, piece in group]
 
+    def made_of(self) -> Iterator[tuple[Any, tuple[str, ...]]]:
+        """Parameters of this rank, and names of Hugging Face tensors that elements of it are of; a
+        parameter comes once for each of its boxes."""
+        for whole in self._wholes:
+            for box in whole.boxes:
+                yield box.parameter, whole.hf
+
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set every parameter of this rank from the full `tensors`, which have the names and shapes
@@ -140,7 +147,7 @@ class Weights:
         for whole in self._wholes:
             if not whole.boxes:
                 continue
-            full = torch.empty(whole.shape, dtype=whole.dtype)
+            full = torch.empty(whole.shape, dtype=whole.boxes[0].parameter.dtype)
             for name, pieces in self._on_disk(whole, full):
                 axis = pieces[0].axis
                 parts = tensors[name].split_with_sizes([p.shape[axis] for p in pieces], axis)
@@ -154,9 +161,9 @@ class Weights:
         """The other way, on one rank that holds all: full tensors by Hugging Face name, of elements
         that `fill` writes: of a parameter, from where in its memory, into which flat tensor."""
         for whole in self._wholes:
-            full = torch.empty(whole.shape, dtype=whole.dtype)
+            full = torch.empty(whole.shape, dtype=whole.boxes[0].parameter.dtype)
             for box in whole.boxes:
-                values = torch.empty(prod(box.sizes), dtype=whole.dtype)
+                values = torch.empty(prod(box.sizes), dtype=full.dtype)
                 fill(box.parameter, box.start, values)
                 full[box.where] = values.view(box.sizes)
             yield from self._named(whole, full)
