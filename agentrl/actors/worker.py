@@ -183,6 +183,7 @@ class Worker:
         self._one_judge = anyio.Lock()
         self._failures = Failures()
         self._scorers = anyio.Semaphore(MAX_SCORERS)
+        self._evaluations: TurnClient | None = None
 
     def running(self) -> list[EpisodeId]:
         """Episodes being played now."""
@@ -199,8 +200,12 @@ class Worker:
             {name: opened(way) for name, way in settings.evaluations.items()},
         )
 
-    async def run(self, peer: BufferPeer, client: TurnClient) -> None:
-        """Serve `peer` until cancelled or fenced."""
+    async def run(
+        self, peer: BufferPeer, client: TurnClient, evaluations: TurnClient | None = None
+    ) -> None:
+        """Serve `peer` until cancelled or fenced. `evaluations`: where their turns are sampled, if
+        not by `client`."""
+        self._evaluations = evaluations
         async with self.endpoint, anyio.create_task_group() as group:
             await self._announce(peer, client)
             while True:
@@ -264,7 +269,8 @@ class Worker:
         try:
             with self._scopes[assignment.id] as scope:
                 keeps = save if assignment.evaluation is None else None
-                played = await self.player.play(assignment, client, saved, keeps)
+                apart = self._evaluations if assignment.evaluation is not None else None
+                played = await self.player.play(assignment, apart or client, saved, keeps)
         finally:
             del self._scopes[assignment.id]
         if not scope.cancel_called:

@@ -17,7 +17,9 @@ import anyio
 from anyio.abc import TaskStatus
 
 from agentrl.clock import Clock
+from agentrl.cluster.eval_engines import EvalEngines
 from agentrl.cluster.eval_log import EvalLog
+from agentrl.cluster.evaluations_apart import EvaluationsApart
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
 from agentrl.cluster.external_engines import ExternalWatch
@@ -34,6 +36,8 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.watch import Watch
 from agentrl.envs.tasks import RunTasks
 from agentrl.errors import EnvironmentSetupError, HealthError, InfrastructureError
+from agentrl.eval_weights import EVALUATED
+from agentrl.serving.key import read_key
 from agentrl.telemetry.recorder import Recorder
 from agentrl.wire.messages import (
     Drain,
@@ -92,6 +96,18 @@ class Driver:
         self._evaluator = Evaluator(
             spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets, log
         )
+        self._apart = self._evaluations_apart(clock) if spec.eval_engines else None
+
+    def _evaluations_apart(self, clock: Clock) -> EvaluationsApart:
+        config = self._spec.config
+        engines = EvalEngines(
+            self._spec.eval_engines,
+            timeout_s=config.update_weights_timeout,
+            start_timeout_s=config.start_timeout_s,
+            key=read_key(self._spec.engine_key_file),
+        )
+        root = Path(str(config.save)) / EVALUATED
+        return EvaluationsApart(root, self._evaluator, engines, self.state, self._recorder, clock)
 
     async def run(self, check: Callable[[], None] = lambda: None) -> None:
         """Conduct the run; returns when it is complete. `check` raises for a signal that came
@@ -145,13 +161,16 @@ class Driver:
         if self._spec.router_url is not None:
             self._recorder.note(f"engines serve version {self.state.version} after {ready_s:.0f} s")
         is_new = not config.is_continued
-        if config.eval_only or (is_new and not config.skip_eval_before_train):
+        is_first = is_new and not config.skip_eval_before_train and self._apart is None
+        if config.eval_only or is_first:
             await self._evaluator.evaluate()
         if config.eval_only:
             return
         self._feeder.open()
         async with anyio.create_task_group() as group:
-            if config.eval_interval is not None:
+            if self._apart is not None:
+                group.start_soon(self._apart.run)
+            elif config.eval_interval is not None:
                 group.start_soon(self._evaluator.evaluate_beside, config.eval_interval)
             await self.state.wait(lambda s: s.leases >= 1 or s.learner_done)
             self._recorder.phase("first_lease")
@@ -163,7 +182,8 @@ class Driver:
             self._recorder.phase("trained")
         if self.state.steps == 0:
             self._require_no_failures(1)
-        await self._evaluator.evaluate()
+        if self._apart is None:
+            await self._evaluator.evaluate()
         # One that was started again for the sake of an engine ends its work in peace.
         await self.state.wait(lambda s: s.learner_done)
 

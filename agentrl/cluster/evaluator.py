@@ -3,11 +3,13 @@
     alone    before the first iteration and after the last: nothing else runs
     beside   while training goes on, every `--eval-interval` iterations; `--eval-mode` says whether
              pushes go on as well
+    apart    as `beside`, on engines of their own (`evaluations_apart`)
 
 All sets of one evaluation are asked for at once, so pushes that wait do so once for all of them.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.events import RunState
@@ -21,6 +23,8 @@ from agentrl.types import Task
 from agentrl.wire.messages import Evaluate, Logged
 
 __all__ = ["Evaluator"]
+
+_How = Literal["alone", "beside", "apart"]
 
 
 class Evaluator:
@@ -49,10 +53,16 @@ class Evaluator:
     async def evaluate(self, *, beside: bool = False) -> None:
         """Play every set once; returns when all scores are recorded, as those of the weights that
         were the newest at the beginning."""
-        step = self._state.iteration
-        orders = [self._order(name, step, beside=beside) for name in self._sets]
+        await self._evaluate(self._state.iteration, "beside" if beside else "alone")
+
+    async def evaluate_apart(self, step: int) -> None:
+        """The same on engines of their own, which have the weights after iteration `step`."""
+        await self._evaluate(step, "apart")
+
+    async def _evaluate(self, step: int, how: _How) -> None:
+        orders = [self._order(name, step, how) for name in self._sets]
         for order in orders:
-            if not beside:
+            if how == "alone":
                 self._recorder.note(f"evaluating {order.name}: {len(order.tasks)} tasks")
             await self._requests.ask(order.id, order)
         for order in orders:
@@ -90,19 +100,19 @@ class Evaluator:
             due = _next(interval, state.iteration)
             await self.evaluate(beside=True)
 
-    def _order(self, name: str, step: int, *, beside: bool) -> Evaluate:
+    def _order(self, name: str, step: int, how: _How) -> Evaluate:
         tasks = list(self._sets[name])
         config = self._own.get(name) or self._parts.get(tasks[0].part if tasks else "")
         config = config or self._config
         return Evaluate(
             name=name,
-            id=f"{name}@{step}-{'beside' if beside else 'pinned'}",
+            id=f"{name}@{step}-{'pinned' if how == 'alone' else how}",
             tasks=tasks,
             num_samples=config.n_samples_per_eval_prompt,
             sampling=evaluation_turns(config),
             seed=config.rollout_seed,
-            beside=beside,
-            pinned=not beside or self._config.pins_evaluations,
+            beside=how != "alone",
+            pinned=how == "alone" or (how == "beside" and self._config.pins_evaluations),
             tells_episodes=self._log is not None,
         )
 

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 #: What a process is to the run; a service is the user's own.
-ProcessKind = Literal["buffer", "learner", "worker", "engine", "router", "service"]
+ProcessKind = Literal["buffer", "learner", "worker", "engine", "eval-engine", "router", "service"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):

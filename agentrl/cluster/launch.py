@@ -168,6 +168,11 @@ def _launch(
         config = with_end(config, tasks.source)
         for note in tasks.notes:
             recorder.note(note)
+        if config.evaluates_apart and not tasks.eval_sets:
+            raise ConfigError(
+                "--eval-mode apart: there is no evaluation set; name one with --eval-prompt-data "
+                "NAME FILE, or leave it out"
+            )
         sets = list(eval_sets(config).values())
         for one in sets:
             recorder.explain(load_env(one.env).described_metrics())

@@ -29,7 +29,11 @@ from agentrl.serving.nccl import nccl_environment
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import make_keys
 
-__all__ = ["plan_processes"]
+__all__ = ["EVAL_ENGINE", "plan_processes"]
+
+#: The kind of an engine that only evaluations use.
+EVAL_ENGINE = "eval-engine"
+_ON_DEVICES = ("engine", EVAL_ENGINE, "learner")
 
 #: Processes that have no GPU of their own see none: torch and SGLang would use one, and JAX takes
 #: most of each GPU that it sees as soon as somebody imports it.
@@ -63,6 +67,7 @@ def plan_processes(
     engines = [
         _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=False)
     ]
+    apart = [_address(cluster, e, _url(cluster, e.name)) for e in config.eval_engines]
     ports = {name: cluster.reserve_port(name) for name in services}
     keys_dir = None
     address = f"ipc://{run.private}/buffer.sock"
@@ -81,6 +86,7 @@ def plan_processes(
         buffer_address=address,
         router_url=_url(cluster, "router") if engines else None,
         engines=engines,
+        eval_engines=apart,
         eval_sets=list(sets.values()),
         services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
         master_address=cluster.address_of("learner-0"),
@@ -96,6 +102,9 @@ def plan_processes(
         if started
         for place, part in _parts(cluster, engine)
     ]
+    for engine, planned in zip(apart, config.eval_engines, strict=True):
+        order = _engine_order(config, run, spec, engine, planned, device, None)
+        orders.append(msgspec.structs.replace(order, kind=EVAL_ENGINE))
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
     orders = [meeting(order) for order in orders]
@@ -117,7 +126,7 @@ def plan_processes(
     asking = {name for name, service in services.items() if service.gpus}
     orders = [
         order
-        if device == "cuda" and (order.kind in ("engine", "learner") or order.name in asking)
+        if device == "cuda" and (order.kind in _ON_DEVICES or order.name in asking)
         else msgspec.structs.replace(order, env=order.env | _NO_GPUS)
         for order in orders
     ]

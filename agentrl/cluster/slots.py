@@ -93,9 +93,10 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     rest = ("buffer", *(["router"] if config.num_engines else []))
     if config.plays_only:  # what stands in for a learner needs no device
         learners, rest = [], (*learners, *rest)
-    workers = config.worker_names
+    workers, of_evaluations = config.worker_names, config.eval_engines
     if not supply.of_nodes:
-        return [Slot("host", 0, (*engines, *learners, *rest, *workers, *services))]
+        apart = [engine.name for engine in of_evaluations]
+        return [Slot("host", 0, (*engines, *learners, *rest, *apart, *workers, *services))]
     groups, largest = config.engine_groups if engines else [], max(supply.of_nodes)
     _check_parts(config, groups, largest)
     if config.colocate:
@@ -106,10 +107,11 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     sizes = {size for engine in engines_of(groups) for _, size in _parts(engine, largest)}
     bundled = _bundled(with_devices, config.actor_num_gpus_per_node, sizes, config.colocate)
     asking = {name: n for name, n in services.items() if n and supply.device == "GPU"}
+    alone = {engine.name: engine.size for engine in of_evaluations} | asking
     first = len(bundle_sizes(bundled))
     bundled += [
-        Slot(name, gpus, (name,), bundle=first + index, node=None)
-        for index, (name, gpus) in enumerate(asking.items())
+        Slot(name, size, (name,), bundle=first + index, node=None)
+        for index, (name, size) in enumerate(alone.items())
     ]
     _check_total(config, supply, sum(slot.size for slot in bundled), asking)
     _check_nodes(config, supply, max(bundle_sizes(bundled), default=0), asking)
@@ -217,7 +219,9 @@ def _check_total(
         return
     ranks = len(config.learner_names)
     join = ", and on the same devices " if config.colocate else " + "
-    asked = "".join(f" + {gpus} of the service {name}" for name, gpus in services.items())
+    apart = sum(engine.size for engine in config.eval_engines)
+    asked = f" + {apart} of evaluations" if apart else ""
+    asked += "".join(f" + {gpus} of the service {name}" for name, gpus in services.items())
     raise EnvironmentSetupError(
         f"{needed} {supply.device}s are needed ({ranks} learner ranks{join}"
         f"{_engines_of(config)}{asked}) and the cluster has {total}; "

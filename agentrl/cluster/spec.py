@@ -26,7 +26,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses and facts of a run, fixed before its processes start. Without engines there is no
-    router either. Keys are told by the names of their files. `eval_sets`: those that flags name."""
+    router either. Keys are told by the names of their files. `eval_sets`: those that flags name;
+    `eval_engines`: those of evaluations that are apart, which no router knows."""
 
     config: RunConfig
     run_dir: str
@@ -35,6 +36,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     buffer_address: str
     router_url: str | None
     engines: list[EngineAddress]
+    eval_engines: list[EngineAddress] = []
     services: dict[str, str]
     eval_sets: list[EvalSet] = []
     master_address: str

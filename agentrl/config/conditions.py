@@ -311,6 +311,10 @@ CONDITIONS = {
         "between them (the first and the last evaluation of a run are of one version each without "
         "it)",
     ),
+    "evaluations_apart": Condition(
+        lambda config: config.evaluates_apart,
+        "this is about the engines of --eval-mode apart; give that, or leave this out",
+    ),
     "evaluation_sets": Condition(
         # Rows to train on bring none; an environment may.
         lambda config: config.names_eval_sets or config.prompt_data is None,

@@ -28,7 +28,11 @@ WHERE: dict[str, Callable[[RunConfig], bool]] = {
     "played_ahead": lambda config: (
         config.mode == "policy" and not config.loads_rollouts and CONDITIONS["ahead"].holds(config)
     ),
-    "mixed_scores": lambda config: config.eval_interval is not None and not config.pins_evaluations,
+    "mixed_scores": lambda config: (
+        config.eval_interval is not None
+        and not config.pins_evaluations
+        and not config.evaluates_apart
+    ),
     "moving_rate": lambda config: (
         config.lr_decay_style != "constant"
         or config.lr_warmup_iters > 0

@@ -20,12 +20,36 @@ def about_evaluations(config: RunConfig) -> Iterator[str]:
             f"--eval-config and {_FLAG}: the sets are those of the file alone, as in slime; give "
             "one of the two"
         )
+    yield from _about_apart(config)
     interval, iterations = config.eval_interval, config.num_rollout
     if config.eval_mode == "pinned" and interval and iterations and iterations <= interval:
         yield (
             f"--eval-mode pinned with --eval-interval {interval} and --num-rollout {iterations}: "
             "no evaluation beside training would come before the last push; lower "
             f"--eval-interval below {iterations}, or leave both out"
+        )
+
+
+def _about_apart(config: RunConfig) -> Iterator[str]:
+    """What evaluations on engines of their own cannot be combined with."""
+    if not config.evaluates_apart:
+        return
+    if config.colocate:
+        yield (
+            "--eval-mode apart and --colocate: the learner would write the weights while the "
+            "engines have its memory; give --eval-mode pinned"
+        )
+    if config.plays_only:
+        yield "--eval-mode apart and --debug-rollout-only: no weights are trained; leave it out"
+    if config.loads_rollouts:
+        yield (
+            "--eval-mode apart and --load-debug-rollout-data: such a run starts no engines; "
+            "leave it out"
+        )
+    if config.ray_address is not None and config.save is None:
+        yield (
+            "--eval-mode apart needs --save under --ray-address: the learner writes the weights "
+            "to that folder, where engines on all nodes read them"
         )
 
 

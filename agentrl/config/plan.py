@@ -90,6 +90,9 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield "engines   none: --load-debug-rollout-data trains on files"
     else:
         yield from _engines(config)
+        if engines := config.eval_engines:
+            size = engines[0].size
+            yield f"          {len(engines)} SGLang of {size} devices for evaluations (apart)"
         for url in map(shown_url, engine_urls(config)):
             yield f"          {url}, which somebody else started and stops"
         envs = dict.fromkeys(str(way.env) for way in ways_of(config))

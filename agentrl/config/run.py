@@ -83,6 +83,11 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.colocate or self.eval_mode == "pinned" or self.has_prefill_apart
 
     @property
+    def evaluates_apart(self) -> bool:
+        """Whether evaluations are played on engines of their own."""
+        return self.mode == "policy" and self.eval_mode == "apart"
+
+    @property
     def keeps_cache(self) -> bool:
         """Whether a push leaves engines the cache of turns in flight."""
         return self.kv_across_pushes == "keep"
@@ -199,6 +204,13 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return engines_of(self.engine_groups)
 
     @property
+    def eval_engines(self) -> list[PlannedEngine]:
+        """The engines of evaluations that are apart."""
+        count = self.eval_num_engines if self.evaluates_apart else 0
+        size = self.rollout_num_gpus_per_engine
+        return [PlannedEngine(f"eval-engine-{i}", "regular", size) for i in range(count)]
+
+    @property
     def num_engines(self) -> int:
         """Engines of the run."""
         return sum(group.num_engines for group in self.engine_groups)
@@ -206,9 +218,10 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def num_engine_devices(self) -> int:
         """Devices of the engines that the run starts, and of those that stay empty."""
+        apart = sum(engine.size for engine in self.eval_engines)
         if self.rollout_external_engine_addrs:
-            return 0
-        return sum(group.num_gpus for group in self.engine_groups)
+            return apart
+        return apart + sum(group.num_gpus for group in self.engine_groups)
 
     @property
     def has_prefill_apart(self) -> bool:

@@ -15,10 +15,11 @@ from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.overlong import overlong_metrics
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
+from agentrl.eval_weights import EVALUATED, EvalWeightsDue, folder_of
 from agentrl.learner.agreement import by_source
 from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.backend import TrainBackend
-from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_models
+from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_models, root_of
 from agentrl.learner.exchange import RowClient, SharesRows
 from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
@@ -37,6 +38,7 @@ from agentrl.learner.schedule import (
     LoopSettings,
     Push,
     Save,
+    SaveEvalWeights,
     SaveModel,
     Schedule,
     Settle,
@@ -187,6 +189,8 @@ class _Learner:
                 return self._checkpoints.end(waits)
             case SaveModel(iteration):
                 self._backend.save_hf(hf_directory(self._cfg, iteration))
+            case SaveEvalWeights(row):
+                self._backend.save_hf(folder_of(root_of(self._cfg) / EVALUATED, row))
         return None
 
     def _iterate(self, header: LeaseHeader) -> Stepped:
@@ -287,4 +291,11 @@ def _settings(cfg: RunConfig) -> LoopSettings:
         shares_devices=cfg.colocate,
         writes_behind=cfg.async_save,
         max_staleness=cfg.staleness_bound,
+        evaluates=_weights_due(cfg),
     )
+
+
+def _weights_due(cfg: RunConfig) -> EvalWeightsDue | None:
+    if not cfg.evaluates_apart or cfg.eval_interval is None:
+        return None
+    return EvalWeightsDue(cfg.eval_interval, first=not cfg.skip_eval_before_train)

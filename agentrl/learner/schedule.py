@@ -28,6 +28,8 @@ end. Nothing is retired before the checkpoint that covers it is whole:
 
     SAVING(k) -> TRAINING(k + 1) -> whole? -> [RETIRING] -> TRAINING(k + 2) -> ...
 
+Weights for evaluations that are apart (`evaluates`) are written right after they are published.
+
 A learner that begins publishes first. Only where it has to train more iterations once more than a
 token may be old, and by the same recipe, it trains these first: whatever the restored weights
 sampled would be too old, and engines that are there hold better ones.
@@ -41,6 +43,7 @@ from typing import Protocol
 
 import msgspec
 
+from agentrl.eval_weights import EvalWeightsDue
 from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import (
@@ -61,6 +64,7 @@ __all__ = [
     "LoopSettings",
     "Push",
     "Save",
+    "SaveEvalWeights",
     "SaveModel",
     "Saved",
     "Schedule",
@@ -80,7 +84,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     push waits for the buffer's word. `keeps_models`: one is written beside every checkpoint.
     `shares_devices`: with the engines, which sleep while it trains; every iteration is pushed.
     `writes_behind`: a checkpoint is written while the run goes on. `max_staleness`: iterations that
-    a token may be old."""
+    a token may be old. `evaluates`: weights that are written for evaluations apart."""
 
     update_weights_interval: int
     save_interval: int
@@ -90,6 +94,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     shares_devices: bool = False
     writes_behind: bool = False
     max_staleness: int = 0
+    evaluates: EvalWeightsDue | None = None
 
 
 class Train(msgspec.Struct, frozen=True):
@@ -136,6 +141,12 @@ class SaveModel(msgspec.Struct, frozen=True):
     iteration: int
 
 
+class SaveEvalWeights(msgspec.Struct, frozen=True):
+    """Write the model of a version for an evaluation."""
+
+    row: VersionRow
+
+
 class End(msgspec.Struct, frozen=True):
     """Nothing is left to do."""
 
@@ -144,7 +155,8 @@ class End(msgspec.Struct, frozen=True):
     reason: str
 
 
-Step = AskLease | AskPush | Train | Tell | Settle | Push | Save | EndSave | SaveModel | End
+_Written = SaveModel | SaveEvalWeights
+Step = AskLease | AskPush | Train | Tell | Settle | Push | Save | EndSave | _Written | End
 StepAnswer = Answer | Stepped | dict[str, float] | bool | None
 _Steps = Generator[Step, StepAnswer, None]
 
@@ -189,6 +201,8 @@ class Schedule:
             if reached - self._done > settings.max_staleness and not settings.shares_devices:
                 self._first_publish = reached
         self._covered = 0
+        self._before = self.newest.iteration if versions else None
+        self._evaluated: VersionRow | None = None
         self._being_written: int | None = None
 
     def steps(self) -> _Steps:
@@ -236,8 +250,7 @@ class Schedule:
     def _publish_in_turn(self) -> Generator[Step, StepAnswer, bool]:
         """As `_publish_next`, once nobody minds; False after a request to stop. What mends the run
         (its first push, and one for a late engine) waits for nothing."""
-        may_push = yield from self._may_push()
-        if may_push:
+        if may_push := (yield from self._may_push()):
             yield from self._publish_next()
         return may_push
 
@@ -276,6 +289,15 @@ class Schedule:
         assert isinstance(costs, dict)
         self.newest, self._is_unpublished = row, False
         yield Tell(Published(row, through=row.iteration, metrics=costs))
+        yield from self._save_for_evaluation(row)
+
+    def _save_for_evaluation(self, row: VersionRow, *, is_last: bool = False) -> _Steps:
+        """Write these weights if they are to be evaluated, and have not been written."""
+        is_due, before = self._settings.evaluates, self._before
+        self._before = row.iteration
+        if is_due and row != self._evaluated and (is_last or is_due(before, row.iteration)):
+            self._evaluated = row
+            yield SaveEvalWeights(row)
 
     @property
     def _is_caught_up(self) -> bool:
@@ -336,6 +358,8 @@ class Schedule:
             is_published = yield from self._publish_in_turn()
             end = end if is_published else StopRequested()
         is_over = isinstance(end, NoMoreLeases)
+        if is_over and not self._is_unpublished:
+            yield from self._save_for_evaluation(self.newest, is_last=True)
         if self._done:  # else nothing was learnt
             yield from self._save()
             yield SaveModel(self._done)

@@ -65,6 +65,10 @@ class _Reply(msgspec.Struct):
     meta_info: _MetaInfo
 
 
+class _UnpublishedError(EngineError):
+    """An engine has weights that no learner has published."""
+
+
 class EngineClient:
     """Generates turns through the router at `router_url`. Own it with `async with`.
 
@@ -77,6 +81,8 @@ class EngineClient:
     seeded          engines draw by the seed of each turn (--sglang-enable-deterministic-inference)
     cache_versions  so many versions in a row share a part of the cache, which engines keep over
                     pushes; None: a push drops the cache
+    waits_for_weights
+                    an engine without published weights is about to get some, and is waited for
     unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
     routes          where the experts go that engines tell; None: they tell none
@@ -96,6 +102,7 @@ class EngineClient:
         partial_rollout: bool = True,
         seeded: bool = False,
         unpublished: bool = False,
+        waits_for_weights: bool = False,
         key: str | None = None,
         routes: Routes | None = None,
         attention_ranks: int = 1,
@@ -117,6 +124,7 @@ class EngineClient:
         self._cache_versions, self._cache_version = cache_versions, CACHE_VERSIONS.fill
         self._seeded = seeded
         self._versions = _no_versions if unpublished else _versions
+        self._waits_for_weights = waits_for_weights
         self._permits = Permits(num_permits, clock or MonotonicClock())
         self._session: aiohttp.ClientSession
 
@@ -207,7 +215,12 @@ class EngineClient:
         if status != 200 and self._has_pairs:  # one engine of the pair has failed, and one goes on
             await self._abort(request)
         if status == 200:
-            found = _generation(content, turn, self._versions, len(ids), self._routes)
+            try:
+                found = _generation(content, turn, self._versions, len(ids), self._routes)
+            except _UnpublishedError as error:
+                if self._waits_for_weights:
+                    raise FailedError(str(error), is_absence=True) from error
+                raise
             if self._cache_versions is not None:
                 told = array(CACHE_VERSIONS.typecode, [cache_version]) * len(found.output_ids)
                 found.columns[CACHE_VERSIONS] = told
@@ -325,15 +338,21 @@ def _versions(spans: list[_Span], num_tokens: int, turn: str) -> list[int]:
     """Weight version of each sampled token, from spans that must cover them in order."""
     versions: list[int] = []
     for span in spans:
-        if not span.version.isdecimal() or span.start != len(versions) or span.end < span.start:
-            raise EngineError(
-                f"{turn}: tokens {span.start}..{span.end} claim weight version {span.version!r}"
-                f" after {len(versions)} tokens; engines must serve only published weights"
-            )
+        if not span.version.isdecimal():
+            raise _UnpublishedError(_told(turn, span, len(versions)))
+        if span.start != len(versions) or span.end < span.start:
+            raise EngineError(_told(turn, span, len(versions)))
         versions += [int(span.version)] * (span.end - span.start)
     if len(versions) != num_tokens:
         raise EngineError(f"{turn}: versions of {len(versions)} of {num_tokens} tokens are known")
     return versions
+
+
+def _told(turn: str, span: _Span, num_before: int) -> str:
+    return (
+        f"{turn}: tokens {span.start}..{span.end} claim weight version {span.version!r} after "
+        f"{num_before} tokens; engines must serve only published weights"
+    )
 
 
 def _no_versions(spans: list[_Span], num_tokens: int, turn: str) -> list[int]:

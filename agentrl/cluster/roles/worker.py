@@ -19,6 +19,7 @@ from agentrl.config.engines import named_ranks
 from agentrl.config.run import RunConfig
 from agentrl.serving.client import EngineClient
 from agentrl.serving.key import read_key
+from agentrl.serving.spread import SpreadClient
 from agentrl.serving.teacher import TeacherClient
 from agentrl.wire.peer import BufferPeer
 
@@ -75,6 +76,7 @@ async def _work(spec: RunSpec, name: str) -> None:
         clock=MonotonicClock(),
         **client_settings(spec),
     )
+    evaluations = _client_of_evaluations(spec)
     peer = BufferPeer(
         spec.buffer_address,
         role="worker",
@@ -83,7 +85,25 @@ async def _work(spec: RunSpec, name: str) -> None:
         running=worker.running,
         keys=spec.peer_keys(),
     )
-    async with teacher or nullcontext(), client, peer:
+    async with teacher or nullcontext(), client, evaluations or nullcontext(), peer:
         if peer.welcome.engines:
             client.moved(peer.welcome.engines)
-        await worker.run(peer, client)
+        await worker.run(peer, client, evaluations)
+
+
+def _client_of_evaluations(spec: RunSpec) -> SpreadClient | None:
+    """The worker's client of the engines of --eval-mode apart."""
+    if not spec.eval_engines:
+        return None
+    config = spec.config
+    told = client_settings(spec) | {
+        "num_permits": max(1, config.sglang_server_concurrency // config.num_agent_workers),
+        "partial_rollout": True,  # no push meets a turn
+        "cache_versions": None,
+        "routes": None,
+        "waits_for_weights": True,
+    }
+    key, clock = read_key(spec.engine_key_file), MonotonicClock()
+    return SpreadClient(
+        [EngineClient(each.url, [each], key=key, clock=clock, **told) for each in spec.eval_engines]
+    )

@@ -76,13 +76,21 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
         ),
     ] = None
     eval_mode: Annotated[
-        Literal["beside", "pinned"],
+        Literal["beside", "pinned", "apart"],
         _flag(
             "How evaluations of --eval-interval meet weight pushes: beside lets pushes go on, so "
-            "a score may mix versions; pinned holds pushes back until all sets are done",
+            "a score may mix versions; pinned holds pushes back until all sets are done; apart "
+            "plays all evaluations on engines of their own, which load the weights from a folder",
             needs="eval_interval",
         ),
     ] = "beside"
+    eval_num_engines: Annotated[
+        Count,
+        _flag(
+            "Engines of --eval-mode apart, each of --rollout-num-gpus-per-engine devices",
+            needs="evaluations_apart",
+        ),
+    ] = 1
     eval_only: Annotated[
         bool,
         _flag("Evaluate --hf-checkpoint once, train nothing, and end", modes=ALL, on_resume=GROUPS),
