@@ -295,7 +295,7 @@ class PermitStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 #: What an engine does of a turn: all of it, its prompt, or what is sampled after its first token.
-EngineKind = Literal["regular", "prefill", "decode"]
+EngineKind = Literal["regular", "prefill", "decode", "evaluation"]
 
 
 class EngineAddress(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from agentrl.tokens.formats.base import ChatFormat
 from agentrl.tokens.templates.load import OwnTemplate
 from agentrl.types import (
     MAX_SNAPSHOT_BYTES,
+    EngineAddress,
     EpisodeAssignment,
     EpisodeId,
     TurnClient,
@@ -206,6 +207,7 @@ class Worker:
         """Serve `peer` until cancelled or fenced. `evaluations`: where their turns are sampled, if
         not by `client`."""
         self._evaluations = evaluations
+        self._moved(peer.welcome.engines, client)
         async with self.endpoint, anyio.create_task_group() as group:
             await self._announce(peer, client)
             while True:
@@ -220,12 +222,11 @@ class Worker:
                     case NewWeights(version):
                         client.new_weights(version)
                     case Engines(engines):
-                        client.moved(engines)
+                        self._moved(engines, client)
                     case Judge():
                         self._order(group, message, peer)
                     case Welcome(engines=engines):
-                        if engines:
-                            client.moved(engines)
+                        self._moved(engines, client)
                         await self._announce(peer, client)
                     case Refused(reason):
                         _LOG.warning("the buffer refused a message: %s", reason)
@@ -308,6 +309,15 @@ class Worker:
             scope = self._scopes.get(episode)
             if scope is not None:
                 scope.cancel()
+
+    def _moved(self, engines: Sequence[EngineAddress], client: TurnClient) -> None:
+        """Tell the clients where engines are; an empty list says nothing new."""
+        training = [engine for engine in engines if engine.kind != "evaluation"]
+        apart = [engine for engine in engines if engine.kind == "evaluation"]
+        if training:
+            client.moved(training)
+        if apart and self._evaluations is not None:
+            self._evaluations.moved(apart)
 
     async def _announce(self, peer: BufferPeer, client: TurnClient) -> None:
         settings = self._settings

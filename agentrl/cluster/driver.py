@@ -101,7 +101,7 @@ class Driver:
     def _evaluations_apart(self, clock: Clock) -> EvaluationsApart:
         config = self._spec.config
         engines = EvalEngines(
-            self._spec.eval_engines,
+            lambda: self._processes.spec.eval_engines,
             timeout_s=config.update_weights_timeout,
             start_timeout_s=config.start_timeout_s,
             key=read_key(self._spec.engine_key_file),

@@ -5,7 +5,7 @@ gives it the weights once more.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -21,18 +21,18 @@ _LOOK_S = 2.0
 
 
 class EvalEngines:
-    """Engines that only evaluations use. `timeout_s`: deadline of loading; `start_timeout_s`: of
-    the start of an engine; `key`: what engines want to be shown."""
+    """Engines that only evaluations use. `engines`: tells where they are now; `timeout_s`: deadline
+    of loading; `start_timeout_s`: of the start of an engine; `key`: what they want to be shown."""
 
     def __init__(
         self,
-        engines: Sequence[EngineAddress],
+        engines: Callable[[], Sequence[EngineAddress]],
         *,
         timeout_s: float,
         start_timeout_s: float,
         key: str | None,
     ) -> None:
-        self._engines = tuple(engines)
+        self._engines = engines
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._key = key
@@ -50,26 +50,26 @@ class EvalEngines:
                     failed.append(error)
 
         async with anyio.create_task_group() as group:
-            for engine in self._engines:
+            for engine in self._engines():
                 group.start_soon(give, engine)
         if failed:
             raise failed[0]
 
     async def keep(self, weights: EvalWeights) -> None:
         """Give the weights to every engine that lacks them, until cancelled."""
-        async with anyio.create_task_group() as group:
-            for engine in self._engines:
-                group.start_soon(self._keep, engine, weights)
+        while True:
+            async with anyio.create_task_group() as group:
+                for engine in self._engines():
+                    group.start_soon(self._give_again, engine, weights)
+            await anyio.sleep(_LOOK_S)
 
-    async def _keep(self, engine: EngineAddress, weights: EvalWeights) -> None:
+    async def _give_again(self, engine: EngineAddress, weights: EvalWeights) -> None:
         async with self._control(engine) as control:
-            while True:
-                try:
-                    if await control.is_alive():
-                        await _give(control, weights)
-                except EngineError as error:
-                    _LOG.warning("%s lacks the weights to evaluate: %s", engine.name, error)
-                await anyio.sleep(_LOOK_S)
+            try:
+                if await control.is_alive():
+                    await _give(control, weights)
+            except EngineError as error:
+                _LOG.warning("%s lacks the weights to evaluate: %s", engine.name, error)
 
     def _control(self, engine: EngineAddress) -> EngineControl:
         return EngineControl(engine, timeout_s=self._timeout_s, key=self._key)

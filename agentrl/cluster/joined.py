@@ -87,7 +87,10 @@ _FOLDER = "start the program in a folder that every node has"
 _PYTHON = "install agentrl at the same place on every node"
 _SAME = "install the same on every node (`agentrl doctor --ray-address` compares them)"
 _MODEL = "--hf-checkpoint names a folder that every node has, with the same model"
-_SAVE = "--save names a folder that the nodes of the learner share with this one"
+_SAVE = (
+    "--save names a folder that the nodes of the learner, and of engines of --eval-mode apart, "
+    "share with this one"
+)
 _PUSHES = (
     "--update-weight-disk-dir names a folder that the nodes of engines share with the learner's"
 )
@@ -143,6 +146,8 @@ def _wanted(
         wanted |= {str(path): f"{f} {_CODE}" for path, f in code.items() if f not in _OWN_CODE}
     if "learner" in kinds and "engine" in shared:  # it writes what engines read
         kinds.add("engine")
+    if "eval-engine" in kinds:  # it reads what the learner saves
+        kinds.add("learner")
     needs = {"learner": _SAVE, "engine": _PUSHES}
     return wanted | {shared[kind]: needs[kind] for kind in shared if kind in kinds}
 

@@ -19,10 +19,12 @@ from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.engine_files import MEETING_PLACE
 from agentrl.serving.launch import OWN_ADDRESS
+from agentrl.types import EngineAddress
 
 __all__ = ["at_url", "moved"]
 
 _FIRST_RANK = "learner-0"
+_ENGINES = ("engine", "eval-engine")
 #: The flag with the port at which an engine that prefills hands caches on.
 _BOOTSTRAP = "--disaggregation-bootstrap-port"
 
@@ -33,24 +35,12 @@ def moved(
     """What the run is told, and its orders, once `names` are where the cluster says that they are
     now. Reserves ports there; raises SlotLostError."""
     told = dict(orders)
-    urls = {name: _new_url(cluster, name) for name in names if orders[name].kind == "engine"}
-    engines = []
-    for engine in spec.engines:
-        parts = [name for name in orders if engine_of(name) == engine.name]
-        for name in parts:
-            if name in urls:
-                told[name] = at_url(orders[name], engine.url, urls[name])
-        if engine.name in urls:
-            engine = msgspec.structs.replace(engine, url=urls[engine.name])
-            if engine.bootstrap_port is not None:
-                port = cluster.reserve_port(engine.name)
-                engine = msgspec.structs.replace(engine, bootstrap_port=port)
-                told |= {name: _with_values(told[name], {_BOOTSTRAP: str(port)}) for name in parts}
-            if len(parts) > 1:
-                address, port = cluster.address_of(engine.name), cluster.reserve_port(engine.name)
-                told |= {name: _meeting(told[name], f"{address}:{port}") for name in parts}
-        engines.append(engine)
-    spec = msgspec.structs.replace(spec, engines=engines)
+    urls = {name: _new_url(cluster, name) for name in names if orders[name].kind in _ENGINES}
+    engines, of_evaluations = (
+        [_moved(engine, urls, told, cluster) for engine in among]
+        for among in (spec.engines, spec.eval_engines)
+    )
+    spec = msgspec.structs.replace(spec, engines=engines, eval_engines=of_evaluations)
     if _FIRST_RANK in names:
         address = cluster.address_of(_FIRST_RANK)
         port = cluster.reserve_port(_FIRST_RANK)
@@ -58,6 +48,32 @@ def moved(
             spec, master_address=address, master_port=port, collective_address=address
         )
     return spec, told
+
+
+def _moved(
+    engine: EngineAddress,
+    urls: Mapping[str, str],
+    told: dict[str, ProcessOrder],
+    cluster: Cluster,
+) -> EngineAddress:
+    """Where an engine is now, with the orders of its parts in `told`."""
+    parts = [name for name in told if engine_of(name) == engine.name]
+    for name in parts:
+        if name in urls:
+            told[name] = at_url(told[name], engine.url, urls[name])
+    if engine.name not in urls:
+        return engine
+    engine = msgspec.structs.replace(engine, url=urls[engine.name])
+    if engine.bootstrap_port is not None:
+        port = cluster.reserve_port(engine.name)
+        engine = msgspec.structs.replace(engine, bootstrap_port=port)
+        for name in parts:
+            told[name] = _with_values(told[name], {_BOOTSTRAP: str(port)})
+    if len(parts) > 1:
+        address, port = cluster.address_of(engine.name), cluster.reserve_port(engine.name)
+        for name in parts:
+            told[name] = _meeting(told[name], f"{address}:{port}")
+    return engine
 
 
 def _new_url(cluster: Cluster, name: str) -> str:

@@ -53,6 +53,8 @@ _LOG = logging.getLogger(__name__)
 _TOLD = "learner-0"
 #: The question for weights: whether a learner has heeded it, it and the buffer know.
 _WEIGHTS = "weights"
+#: Kinds of which a run can lose some.
+_SPARE = {"engine", "eval-engine", "worker"}
 
 
 class _Life(msgspec.Struct, frozen=True):
@@ -102,8 +104,7 @@ class Processes:
         return [order.name for order in self._orders.values() if order.kind == "learner"]
 
     async def ready(self, names: Collection[str]) -> None:
-        """Wait until those of `names` that say when they are ready do. Raises
-        EnvironmentSetupError."""
+        """Wait until those that say when they are ready do. Raises EnvironmentSetupError."""
         urls = {name: self._orders[name].ready_url for name in names}
         told = {name: url for name, url in urls.items() if url}
 
@@ -122,14 +123,12 @@ class Processes:
         _LOG.info("started %s (pid %s)", name, pid)
 
     def learner_life(self, notice: ExitNotice) -> int | None:
-        """In which life of the learner, counted from 1, this process was started; None when another
-        has taken its place."""
+        """In which life of the learner (from 1) this one was started; None for one replaced."""
         life = self._lives.get(notice.name)
         return life.learner if life is not None and life.pid == notice.pid else None
 
     async def signal(self, name: str, incarnation: str, number: int) -> bool:
-        """Send a signal to a process, and to none that has taken its place. Whether it was
-        there."""
+        """Send a signal to a process, not to one in its place. Whether it was there."""
         life = self._lives.get(name)
         if life is None or life.incarnation != incarnation:
             return False
@@ -142,28 +141,27 @@ class Processes:
         if not self.can_go_on_without(names):
             return None
         left = [order for name, order in self._orders.items() if name not in self._gone]
-        return [order.name for order in left if order.kind in ("engine", "worker")]
+        return [order.name for order in left if order.kind in _SPARE]
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
         """Whether others of each sort are left that are not lost."""
-        if not {self._orders[name].kind for name in names} <= {"engine", "worker"}:
+        if not {self._orders[name].kind for name in names} <= _SPARE:
             return False
-        sorts = {self._sort(name) for name in names}
+        sorts = {self._sort(name) for name in names} - {"eval-engine"}  # training needs none
         gone = self._gone | {part for name in names for part in self._parts(name)}
         left = {self._sort(name) for name in self._orders if name not in gone}
         shared = self._spec.config.colocate and sorts != {"worker"}
         return sorts <= left and not shared
 
     def _sort(self, name: str) -> str:
-        """The kind of a process; of an engine which: those that prefill cannot do without those
-        that decode."""
+        """The kind of a process; of an engine which: who prefills needs those that decode."""
         engines: dict[str, str] = {engine.name: engine.kind for engine in self._spec.engines}
         return engines.get(engine_of(name), self._orders[name].kind)
 
     def can_come_back(self, names: Collection[str]) -> bool:
         """Whether these can be started on another node: whoever speaks to them can be told a new
         address, and they need no file that only their own node had."""
-        return {self._orders[name].kind for name in names} <= {"engine", "worker", "learner"}
+        return {self._orders[name].kind for name in names} <= _SPARE | {"learner"}
 
     @property
     def _together(self) -> set[str]:
@@ -179,8 +177,7 @@ class Processes:
     @property
     def spec(self) -> RunSpec:
         """What a process that is started from now on is told."""
-        engines = [engine for engine in self._spec.engines if engine.name not in self._gone]
-        return msgspec.structs.replace(self._spec, engines=engines)
+        return self._spec.without_engines(self._gone)
 
     async def tell_lost(self, names: Collection[str], spec_file: str) -> None:
         """Tell the router and the buffer of engines and workers that are lost, and processes that
@@ -213,7 +210,7 @@ class Processes:
             )
             self._lost -= set(names)
             await self._write_spec(spec_file)
-            urls = {engine.name: engine.url for engine in self._spec.engines}
+            urls = {engine.name: engine.url for engine in self._spec.all_engines}
             self._has_moved |= not urls.keys().isdisjoint(names)
             for name in names:
                 if name not in self._together:
@@ -229,9 +226,12 @@ class Processes:
     async def serve_again(self, names: Collection[str]) -> None:
         """Have the engines of `names` get weights as soon as they are ready. The learner sees to
         those that it shares devices with."""
-        engines = [engine_of(name) for name in names if self._orders[name].kind == "engine"]
-        for name in () if self._spec.config.colocate else engines:
-            await self._serve(name)
+        for name in names:
+            kind = self._orders[name].kind
+            if kind == "engine" and not self._spec.config.colocate:
+                await self._serve(engine_of(name))
+            elif kind == "eval-engine":  # workers hear where it is
+                await self._requests.tell(self._next_question())
 
     async def _serve(self, name: str) -> None:
         """Have `name` get weights, or a route, once it is ready. An engine that is not in time is
@@ -306,7 +306,7 @@ class Processes:
 
     def _next_question(self) -> Republish:
         self._num_asked += 1
-        return Republish(self._num_asked, self.spec.engines if self._has_moved else [])
+        return Republish(self._num_asked, self.spec.all_engines if self._has_moved else [])
 
     async def _lacks(self, late: set[str]) -> bool:
         """Whether the router lacks one of these engines, or any when it was away itself."""

@@ -265,7 +265,9 @@ def _engines_of(config: RunConfig) -> str:
 def _check_nodes(
     config: RunConfig, supply: Supply, needed: int, services: Mapping[str, int]
 ) -> None:
-    asked = "".join(f", the service {name} {gpus}" for name, gpus in services.items())
+    sizes = {engine.size for engine in config.eval_engines}
+    asked = "".join(f", an engine of evaluations {size}" for size in sizes)
+    asked += "".join(f", the service {name} {gpus}" for name, gpus in services.items())
     if needed > max(supply.of_nodes):
         raise EnvironmentSetupError(
             f"{needed} {supply.device}s are needed on one node (--actor-num-gpus-per-node "

@@ -1,5 +1,6 @@
 """What a process of a run is told: one JSON file per run, read by every role."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,21 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     collective_address: str
     keys_dir: str | None = None
     engine_key_file: str | None = None
+
+    @property
+    def all_engines(self) -> list[EngineAddress]:
+        """Those of training and of evaluations."""
+        return self.engines + self.eval_engines
+
+    def without_engines(self, names: Collection[str]) -> "RunSpec":
+        """The same without these engines."""
+
+        def left(engines: list[EngineAddress]) -> list[EngineAddress]:
+            return [engine for engine in engines if engine.name not in names]
+
+        return msgspec.structs.replace(
+            self, engines=left(self.engines), eval_engines=left(self.eval_engines)
+        )
 
     def peer_keys(self) -> CurveKeys | None:
         """What peers of the buffer show each other; None on one host. Read from their files."""

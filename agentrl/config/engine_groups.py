@@ -30,9 +30,9 @@ __all__ = [
     "prefill_and_decode",
 ]
 
-GroupKind = EngineKind | Literal["placeholder"]
+GroupKind = Literal["regular", "prefill", "decode", "placeholder"]
 PLACEHOLDER: Final = "placeholder"
-KINDS: tuple[str, ...] = (*get_args(EngineKind), PLACEHOLDER)
+KINDS: tuple[str, ...] = get_args(GroupKind)
 
 
 class EngineGroup(msgspec.Struct, frozen=True):

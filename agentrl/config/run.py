@@ -208,7 +208,7 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The engines of evaluations that are apart."""
         count = self.eval_num_engines if self.evaluates_apart else 0
         size = self.rollout_num_gpus_per_engine
-        return [PlannedEngine(f"eval-engine-{i}", "regular", size) for i in range(count)]
+        return [PlannedEngine(f"eval-engine-{i}", "evaluation", size) for i in range(count)]
 
     @property
     def num_engines(self) -> int:

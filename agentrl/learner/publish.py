@@ -32,7 +32,7 @@ _AGAIN, _DONE = b"again", b""
 def told_of_engines(heard: Heard, sink: WeightSink | None) -> Heard:
     """What the buffer said, once the sink knows where it says that engines are."""
     if isinstance(heard, Republish | Welcome) and heard.engines and sink is not None:
-        sink.moved(heard.engines)
+        sink.moved([engine for engine in heard.engines if engine.kind != "evaluation"])
     return heard
 
 

@@ -109,7 +109,7 @@ class EngineClient:
         cache_versions: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._generate_url = router_url.rstrip("/") + "/generate"
+        self._generate_url = _generate_url(router_url)
         self._engines = tuple(engines)
         self._has_pairs = any(engine.kind != "regular" for engine in engines)
         self._vocab_size = vocab_size
@@ -154,6 +154,10 @@ class EngineClient:
     def moved(self, engines: Sequence[EngineAddress]) -> None:
         """Aborts go to these from now on."""
         self._engines = tuple(engines)
+
+    def at(self, engine: EngineAddress) -> None:
+        """Turns and aborts go straight to this engine from now on."""
+        self._generate_url, self._engines = _generate_url(engine.url), (engine,)
 
     def permit_stats(self) -> PermitStats:
         """Use of the permits since the last call."""
@@ -296,6 +300,10 @@ class EngineClient:
                 await answer.read()
         except (aiohttp.ClientError, OSError):
             return  # an engine that is gone runs nothing
+
+
+def _generate_url(server: str) -> str:
+    return server.rstrip("/") + "/generate"
 
 
 _Versions = Callable[[list[_Span], int, str], list[int]]

@@ -146,7 +146,7 @@ def engine_command(
         **ENGINE_DEFAULTS[device],
         **_checked("sglang", extra, device),
         **_part_settings(part),
-        **({} if kind == "regular" else {"disaggregation_mode": kind}),
+        **({"disaggregation_mode": kind} if kind in ("prefill", "decode") else {}),
         **({"disaggregation_bootstrap_port": bootstrap_port} if kind == "prefill" else {}),
     }
     num_ranks = int(settings.get("tp_size") or 1)

@@ -4,23 +4,25 @@ The turns of one routing key go to one engine. An engine that is away, or that h
 weights yet, is waited for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 from zlib import crc32
 
 from agentrl.serving.client import EngineClient
-from agentrl.types import Generation, SamplingParams, TurnClient
+from agentrl.types import EngineAddress, Generation, SamplingParams, TurnClient
 
 __all__ = ["SpreadClient"]
 
 
 class SpreadClient(TurnClient):
-    """Generates turns with `clients`, one for each engine. Own it with `async with`."""
+    """Generates turns with `clients`, one for each engine, by the name of the engine. Own it with
+    `async with`."""
 
-    def __init__(self, clients: Sequence[EngineClient]) -> None:
-        self._clients = tuple(clients)
+    def __init__(self, clients: Mapping[str, EngineClient]) -> None:
+        self._named = dict(clients)
+        self._clients = tuple(clients.values())
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -49,3 +51,8 @@ class SpreadClient(TurnClient):
         return await client.generate(
             input_ids, sampling, routing_key=routing_key, priority=priority
         )
+
+    def moved(self, engines: Sequence[EngineAddress]) -> None:
+        """Speak to each of these where it is now."""
+        for engine in engines:
+            self._named[engine.name].at(engine)

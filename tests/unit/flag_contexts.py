@@ -72,6 +72,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "use_opd": _TEACHER,
     "offload_rollout": "--colocate --async-buffer-size 0 --update-weights-interval 1",
     "eval_mode": "--eval-interval 5",
+    "eval_num_engines": "--eval-interval 5 --eval-mode apart",
     "eval_input_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "eval_label_key": f"{ROWS} --eval-prompt-data held ROWS2",
     "eval_tool_key": f"{ROWS} --eval-prompt-data held ROWS2",
@@ -153,7 +154,7 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
     "policy": set(),
     # no sets, no engines, and no turns or rewards of a policy
     "supervised": {
-        *("eval_interval", "eval_mode", "skip_eval_before_train"),
+        *("eval_interval", "eval_mode", "eval_num_engines", "skip_eval_before_train"),
         *("partial_rollout", "mask_offpolicy_in_partial_rollout", "kv_across_pushes"),
         *("colocate", "offload_train", "offload_rollout", "log_passrate"),
     },
@@ -163,7 +164,8 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
         *("save", "save_hf", "save_interval", "async_save", "save_retain_interval", "ref_load"),
         *("only_train_params_name_list", "freeze_params_name_list", "enable_mtp_training"),
         *("update_weights_interval", "num_steps_per_rollout", "async_buffer_size", "max_staleness"),
-        *("eval_interval", "eval_mode", "skip_eval_before_train", "partial_rollout"),
+        *("eval_interval", "eval_mode", "eval_num_engines"),
+        *("skip_eval_before_train", "partial_rollout"),
         *("colocate", "offload_train", "offload_rollout"),
     },
 }

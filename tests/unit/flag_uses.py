@@ -122,9 +122,9 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     if config.mode != "supervised":
         sets = open_eval_sets(config, env_class)
         parts: Any = (None, RunState(), None, spec.eval_sets)
-        beside = config.eval_interval is not None
+        how = "alone" if config.eval_interval is None else "beside"
         evaluator = Evaluator(config, sets, *parts)
-        yield "evaluations", [evaluator._order(name, 0, beside=beside) for name in sets]
+        yield "evaluations", [evaluator._order(name, 0, how) for name in sets]
         on_disk = config.update_weight_transport == "disk"
         weights = disk_settings(spec) if on_disk else sink_settings(spec)
         yield "turns", (client_settings(spec), weights)

@@ -166,6 +166,7 @@ VALUES: dict[str, str] = {
     "eval_reward_key": "acc",
     "eval_interval": "5",
     "eval_mode": "pinned",
+    "eval_num_engines": "2",
     "n_samples_per_eval_prompt": "4",
     "eval_temperature": "0.7",
     "eval_top_p": "0.9",

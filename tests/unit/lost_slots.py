@@ -39,6 +39,11 @@ SLOTS: dict[str, Sequence[str]] = {
 }
 
 
+def kind_of(name: str) -> str:
+    """The kind of a process of that name."""
+    return "eval-engine" if name.startswith("eval-") else name.partition("-")[0]
+
+
 class Nodes(PaperCluster):
     """Slots of which some are `lost` at the first look. `places`: how often Ray is asked for each
     before it has room, which it has when the run knows of all that are lost (`known`); `lacking`:
@@ -77,7 +82,7 @@ class Nodes(PaperCluster):
     def signal(self, name: str, number: int, pid: int | None = None) -> bool:
         if not super().signal(name, number, pid) or pid is None:
             return False
-        self.ends.append(ExitNotice(name, pid, -number, False, cast(Any, name.partition("-")[0])))
+        self.ends.append(ExitNotice(name, pid, -number, False, cast(Any, kind_of(name))))
         return True
 
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
@@ -131,7 +136,7 @@ class World:
             ProcessOrder(
                 name,
                 ("e", "--host", "10.0.0.2", "--port", urls[name][-4:]),
-                cast(Any, name.partition("-")[0]),
+                cast(Any, kind_of(name)),
             )
             for name in names
         ]
@@ -140,9 +145,19 @@ class World:
             for name in names
             if name.startswith("engine") and name == engine_of(name)
         ]
+        of_evaluations = [
+            EngineAddress(name, urls[name], "evaluation")
+            for name in names
+            if name.startswith("eval-engine")
+        ]
         config = RunConfig(**flags)
         spec = msgspec.structs.replace(
-            SPEC, config=config, engines=engines, master_address="10.0.0.2", master_port=5
+            SPEC,
+            config=config,
+            engines=engines,
+            eval_engines=of_evaluations,
+            master_address="10.0.0.2",
+            master_port=5,
         )
         state = RunState()
         requests = Requests(cast(BufferPeer, self.peer), state)

@@ -40,6 +40,22 @@ def test_an_engine_starts_again_at_a_new_address_and_everybody_hears_of_it() -> 
     assert back == f"engine-1 is placed again on 10.0.0.9: engine-1 ({there}) starts there"
 
 
+def test_the_only_engine_of_evaluations_is_waited_for_by_nobody_and_workers_hear_where_it_is() -> (
+    None
+):
+    slots = {**SLOTS, "eval-engine-0": ("eval-engine-0",)}
+    world = World("eval-engine-0", places={"eval-engine-0": 3}, slots=slots)
+    world.run(lambda w: len(w.said) == 2 and bool(w.asked))
+    there = EngineAddress("eval-engine-0", "http://10.0.0.9:7000", "evaluation")
+    assert world.unrouted == [], "no router knows it"
+    assert [spec.eval_engines for spec in world.cluster.written] == [[], [there]]
+    assert [len(spec.engines) for spec in world.cluster.written] == [2, 2]
+    assert there in world.asked[-1].engines
+    assert world.started == ["eval-engine-0"]
+    assert world.cluster.started[0].argv == ("e", "--host", "10.0.0.9", "--port", "7000")
+    assert "the run goes on with" in world.said[0]
+
+
 def test_workers_start_again_and_nobody_is_asked_for_weights() -> None:
     world = World("workers-1", places={"workers-1": 1})
     world.run(lambda w: len(w.said) == 2)

@@ -152,6 +152,29 @@ def test_a_service_that_asks_for_gpus_has_a_bundle_of_its_own() -> None:
         plan_slots(config, gpus(4, 4, 4), {"judge": 8})
 
 
+def test_engines_of_evaluations_have_bundles_of_their_own() -> None:
+    config = RunConfig(
+        actor_num_gpus_per_node=1,
+        rollout_num_gpus=2,
+        rollout_num_gpus_per_engine=2,
+        eval_interval=5,
+        eval_mode="apart",
+        eval_num_engines=2,
+    )
+    slots = plan_slots(config, NODES, {"search": 1})
+    assert devices_of(slots) == {
+        "learner-0": (1, 0),
+        "engine-0": (2, 1),
+        "eval-engine-0": (2, 2),
+        "eval-engine-1": (2, 3),
+        "search": (1, 4),
+    }
+    (slot,) = plan_slots(config, Supply(), {})
+    assert {"eval-engine-0", "eval-engine-1"} <= {*slot.processes}
+    with pytest.raises(EnvironmentSetupError, match=r"7 GPUs are needed.* \+ 4 of evaluations"):
+        plan_slots(config, gpus(6), {})
+
+
 def test_a_service_cannot_ask_for_less_than_no_gpu() -> None:
     with pytest.raises(ValueError, match="service judge: gpus is -1; give 0 or more"):
         ServiceSpec("judge", ["serve"], "/", gpus=-1)

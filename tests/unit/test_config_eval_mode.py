@@ -21,7 +21,7 @@ def test_evaluations_are_beside_training_unless_they_are_pinned() -> None:
 
 
 def test_another_mode_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"--eval-mode cannot be 'held'.*beside, pinned"):
+    with pytest.raises(ConfigError, match=r"--eval-mode cannot be 'held'.*beside, pinned, apart"):
         resolved("--eval-mode", "held")
 
 
@@ -57,3 +57,38 @@ def test_a_model_is_scored_with_the_file_of_a_pinned_run_but_not_with_the_flag(
     assert resolved("--config", str(file), "--eval-only").eval_mode == "beside"
     with pytest.raises(ConfigError, match="--eval-mode: an evaluation scores"):
         resolved("--eval-only", "--eval-mode", "pinned")
+
+
+APART = ("--eval-mode", "apart", "--eval-interval", "5")
+
+
+def test_evaluations_apart_have_engines_of_the_size_of_the_others() -> None:
+    config = resolved(*APART, "--eval-num-engines", "2")
+    assert [(e.name, e.kind, e.size) for e in config.eval_engines] == [
+        ("eval-engine-0", "evaluation", 1),
+        ("eval-engine-1", "evaluation", 1),
+    ]
+    assert config.num_engines == 1, "training has none of them"
+    assert resolved("--eval-interval", "5").eval_engines == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--eval-num-engines", "2"), "--eval-num-engines.*the engines of --eval-mode apart"),
+        (
+            (*APART, "--colocate", "--async-buffer-size", "0", "--update-weights-interval", "1"),
+            "--eval-mode apart and --colocate",
+        ),
+        ((*APART, "--debug-rollout-only"), "--eval-mode apart and --debug-rollout-only"),
+        (
+            (*APART, "--ray-address", "10.0.0.1:6379"),
+            "--eval-mode apart needs --save under --ray-address",
+        ),
+    ],
+)
+def test_what_evaluations_apart_cannot_be_combined_with_is_refused(
+    flags: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        resolved(*flags)

@@ -78,6 +78,7 @@ async def serving(
     attention_ranks: int = 1,
     cache_versions: int | None = None,
     kind: EngineKind = "regular",
+    waits_for_weights: bool = False,
 ) -> AsyncIterator[tuple[EngineClient, Server]]:
     server = Server(answer)
     app = web.Application()
@@ -101,6 +102,7 @@ async def serving(
             seeded=seeded,
             attention_ranks=attention_ranks,
             cache_versions=cache_versions,
+            waits_for_weights=waits_for_weights,
         ) as client:
             yield client, server
     finally:

@@ -86,8 +86,6 @@ async def _work(spec: RunSpec, name: str) -> None:
         keys=spec.peer_keys(),
     )
     async with teacher or nullcontext(), client, evaluations or nullcontext(), peer:
-        if peer.welcome.engines:
-            client.moved(peer.welcome.engines)
         await worker.run(peer, client, evaluations)
 
 
@@ -105,5 +103,8 @@ def _client_of_evaluations(spec: RunSpec) -> SpreadClient | None:
     }
     key, clock = read_key(spec.engine_key_file), MonotonicClock()
     return SpreadClient(
-        [EngineClient(each.url, [each], key=key, clock=clock, **told) for each in spec.eval_engines]
+        {
+            each.name: EngineClient(each.url, [each], key=key, clock=clock, **told)
+            for each in spec.eval_engines
+        }
     )
