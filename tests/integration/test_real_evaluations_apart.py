@@ -64,7 +64,8 @@ def kill_once_it_has_scored(process: subprocess.Popen[bytes], run: Path) -> None
     deadline = time.monotonic() + 1800
     metrics = run / "metrics.jsonl"
     while not metrics.exists() or '"eval"' not in metrics.read_text():
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     log = (run / "logs" / "driver.log").read_text()
     (pid,) = re.findall(r"started eval-engine-0 \(pid (\d+)\)", log)
