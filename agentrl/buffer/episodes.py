@@ -165,9 +165,12 @@ def _held_evals(state: State, peers: Peers) -> Counter[str]:
 
 
 def _evaluation_share(state: State, workers: list[Peer]) -> int:
-    """Evaluation episodes that may be played beside training: each may hold a permit."""
+    """Evaluation episodes that may be played beside training: each may hold a permit, and where
+    evaluations have engines of their own, one of those."""
     room = sum(peer.capacity for peer in workers)
-    permits = state.settings.num_permits
+    apart, permits = state.settings.num_eval_permits, state.settings.num_permits
+    if apart is not None:
+        return max(1, min(int(EVALUATION_SHARE * room), apart))
     return max(1, int(EVALUATION_SHARE * (room if permits is None else min(room, permits))))
 
 

@@ -27,7 +27,8 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     poison: a version is announced before an engine holds it, so this one's learner died in between.
     The last attempt at an episode begins `retry_pause_s` after the one before it failed.
     `sampling`: how turns are sampled, but for tasks of the parts of a mixture.
-    `num_permits`: turns that engines take at once (None: no bound but the workers' room). An
+    `num_permits`: turns that engines take at once (None: no bound but the workers' room);
+    `num_eval_permits`: those that engines of evaluations take, where there are any. An
     evaluation of which no episode ends for `hold_patience_s` holds pushes back no longer.
     `tells_rows`: leases tell the rows of their tasks.
     `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
@@ -54,6 +55,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     publish_grace_s: float = 600.0
     retry_pause_s: float = 0.0
     num_permits: int | None = None
+    num_eval_permits: int | None = None
     hold_patience_s: float = 7200.0
     sampling: SamplingParams = SamplingParams()
     sampling_of_parts: dict[str, SamplingParams] = {}
@@ -107,6 +109,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             publish_grace_s=2 * config.update_weights_timeout,
             retry_pause_s=RETRY_PAUSE_S,
             num_permits=config.num_permits,
+            num_eval_permits=config.num_eval_permits,
             hold_patience_s=2 * config.episode_timeout_s,
             sampling=sampling,
             sampling_of_parts=sampling_of_parts or {},

@@ -111,7 +111,7 @@ class Evaluator:
             num_samples=config.n_samples_per_eval_prompt,
             sampling=evaluation_turns(config),
             seed=config.rollout_seed,
-            beside=how != "alone",
+            beside=how == "beside" or (how == "apart" and not self._state.learner_done),
             pinned=how == "alone" or (how == "beside" and self._config.pins_evaluations),
             tells_episodes=self._log is not None,
         )

@@ -235,6 +235,11 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return sum(group.num_engines for group in sampling) * self.sglang_server_concurrency
 
     @property
+    def num_eval_permits(self) -> int | None:
+        """Turns that engines of evaluations take at once; None where there are none."""
+        return len(self.eval_engines) * self.sglang_server_concurrency or None
+
+    @property
     def engine_names(self) -> list[str]:
         """The engines of the run."""
         return [engine.name for engine in self.engines]

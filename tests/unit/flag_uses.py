@@ -122,7 +122,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     if config.mode != "supervised":
         sets = open_eval_sets(config, env_class)
         parts: Any = (None, RunState(), None, spec.eval_sets)
-        how = "alone" if config.eval_interval is None else "beside"
+        how: Any = "alone" if config.eval_interval is None else "beside"
         evaluator = Evaluator(config, sets, *parts)
         yield "evaluations", [evaluator._order(name, 0, how) for name in sets]
         on_disk = config.update_weight_transport == "disk"

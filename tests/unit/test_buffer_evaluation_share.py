@@ -81,3 +81,13 @@ def test_the_permits_of_a_run_are_those_of_its_engines() -> None:
     settings = BufferSettings.from_config(config, "ipc://none", SamplingParams())
     assert settings.num_permits == 3 * 64
     assert settings.hold_patience_s == 2 * 60.0
+
+
+@pytest.mark.parametrize(("permits", "played"), [(3, 3), (64, 8)])
+def test_engines_of_their_own_bound_evaluations_and_workers_keep_three_quarters_for_training(
+    permits: int, played: int
+) -> None:
+    b = bench(capacity=32, num_permits=16, num_eval_permits=permits)
+    b.offer(1)
+    evaluate(b, beside=True, pinned=False)
+    assert len(evaluated(b)) == played

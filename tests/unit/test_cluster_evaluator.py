@@ -167,3 +167,19 @@ async def test_a_buffer_that_restarted_is_asked_again_for_what_it_owes() -> None
         site.asked.clear()
         await site.requests.ask_again()
         assert site.ids == ["hard@1-beside"]
+
+
+@pytest.mark.parametrize("learner_done", [False, True])
+async def test_an_evaluation_apart_holds_no_push_and_is_of_the_step_that_is_told(
+    learner_done: bool,
+) -> None:
+    site = Site(eval_mode="apart")
+    site.state.learner_done, site.state.iteration = learner_done, 9
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(site.evaluator.evaluate_apart, 4)
+        await anyio.lowlevel.checkpoint()
+        orders = list(site.asked)
+        await site.answer("heldout@4-apart", "hard@4-apart")
+    assert [order.id for order in orders] == ["heldout@4-apart", "hard@4-apart"]
+    assert {(order.beside, order.pinned) for order in orders} == {(not learner_done, False)}
+    assert site.scores == [(4, "heldout@4-apart"), (4, "hard@4-apart")]

@@ -90,7 +90,7 @@ def refused(*entries: Any, **defaults: Any) -> str:
 def order(one: EvalSet, run: RunConfig) -> Any:
     parts: Any = (None, RunState(), None, [one])
     evaluator = Evaluator(run, {one.name: [Task("t", {})]}, *parts)
-    return evaluator._order(one.name, 0, beside=False)
+    return evaluator._order(one.name, 0, "alone")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def assigned(config: RunConfig) -> EpisodeAssignment:
     """The episode of an evaluation of one task, as the buffer gives it to a worker."""
     evaluator = Evaluator(config, {"held": [Task("t", ROW)]}, *cast(Any, (None, RunState(), None)))
     b = bench()
-    b.say("driver.1", evaluator._order("held", 0, beside=False))
+    b.say("driver.1", evaluator._order("held", 0, "alone"))
     (episode,) = b.assigned("w0.1")
     return episode
 

@@ -29,8 +29,8 @@ class Site:
         self.is_kept = False
         self.broken: set[int] = set()
         self.goes_on = anyio.Event()
-        parts: Any = (self, self, self.state, self)
-        self.apart = EvaluationsApart(root, *parts, MonotonicClock())
+        site: Any = self
+        self.apart = EvaluationsApart(root, site, site, self.state, site, MonotonicClock())
 
     def write(self, version: int, iteration: int) -> None:
         folder_of(self.root, VersionRow(version, None, iteration)).mkdir(parents=True)

@@ -31,7 +31,7 @@ def test_evaluation_sets_are_those_that_parts_name_and_those_that_their_envs_bri
     own = list(eval_sets(config).values())
     ask: Any = (None, RunState(), None, own)
     evaluator = Evaluator(config, sets, *ask)
-    orders = {name: evaluator._order(name, 0, beside=False) for name in sets}
+    orders = {name: evaluator._order(name, 0, "alone") for name in sets}
     assert orders["sums-held"].num_samples == 4
     assert orders["pears-ripe"].sampling.max_new_tokens == 9
 
