@@ -4,6 +4,9 @@ Loaded by SGLang inside engine processes only. Every capability keeps its conser
 SGLang takes its torch-native allocators and launches no Triton kernel and no graph.
 """
 
+from functools import cache
+from typing import Any
+
 import torch
 from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
 from sglang.srt.platforms.cpu import CpuDeviceMixin
@@ -13,6 +16,15 @@ from sglang.srt.platforms.interface import SRTPlatform
 from agentrl.serving.cpu import ATTENTION_BACKEND
 
 __all__ = ["HostPlatform"]
+
+
+_module_of = torch.get_device_module
+
+
+@cache
+def _device_module(device: torch.device | str | None = None) -> Any:
+    """As torch's, which names CUDA where it was built with CUDA, though the host has no GPU."""
+    return torch.cpu if device is None else _module_of(device)
 
 
 class HostPlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
@@ -26,6 +38,7 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
         # SGLang makes the platform before it parses the arguments.
         if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
             ATTENTION_BACKEND_CHOICES.append(ATTENTION_BACKEND)
+        torch.get_device_module = _device_module
 
     def init_backend(self) -> None:
         # Not at the top: these modules ask SGLang which platform they run on.

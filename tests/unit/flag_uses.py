@@ -105,7 +105,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "run", (config.device, config.run_id, run.path, run._resume)
     slots = plan_slots(config, Supply("GPU", (100, 100)), {})
     yield "processes", (addresses, orders, slots, external_key(config))
-    yield "host", ray_options(config.ray_address, run.ray)
+    yield "host", (ray_options(config.ray_address, run.ray), config.place_timeout_s)
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)
     hooks = LearnerHooks(config)
