@@ -274,10 +274,12 @@ print(plugin.load()())
 def test_on_a_cpu_no_model_is_put_on_the_device_that_torch_was_built_for() -> None:
     """A build with CUDA names it as its device, though the host has none."""
     code = """
-import torch
+import os, torch
 torch.get_device_module = lambda device=None: torch.cuda
-from agentrl.serving.cpu_platform import HostPlatform
-HostPlatform()
+os.environ["SGLANG_PLATFORM"] = "agentrl_cpu"
+from sglang.srt.platforms import current_platform
+print(type(current_platform).__name__)
 print(torch.get_device_module().__name__, torch.get_device_module("cuda").__name__)
 """
-    assert run_python(code, str(STANDINS)).split() == ["torch.cpu", "torch.cuda"]
+    found = run_python(code, str(STANDINS)).split()
+    assert found == ["HostPlatform", "torch.cpu", "torch.cuda"]
