@@ -191,6 +191,7 @@ VALUES: dict[str, str] = {
     "swanlab_experiment_name": "first",
     "swanlab_key": "0123456789abcdef",
     "swanlab_host": "http://127.0.0.1:8000",
+    "hook_timeout_s": "900",
     "save_debug_rollout_data": "TMP/saved/{rollout_id}",
     "dump_details": "TMP/details",
     "load_debug_rollout_data": "ROLLOUTS",

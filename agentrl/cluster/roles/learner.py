@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
@@ -14,20 +15,22 @@ from typing import Any
 import anyio
 import torch
 
-from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
-from agentrl.cluster.signals import exit_at_once
+from agentrl.cluster.signals import end_at_once, exit_at_once
 from agentrl.cluster.spec import RunSpec
+from agentrl.cluster.supervision import HOOK_FAILED
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.learner.handover import Handover
+from agentrl.learner.hook_watch import HookWatch
 from agentrl.learner.hooks import AFTER_WRITE, LearnerHooks
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.checkpoint import write_checkpoint
 from agentrl.learner.profiling import open_profiler
+from agentrl.learner.watched_algorithm import load_watched
 from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.disk_sink import DiskWeightSink
@@ -58,10 +61,22 @@ def main(
 
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    late = partial(end_at_once, exit_code=HOOK_FAILED)
+    with HookWatch(spec.config.hook_timeout_s, late) as watch:
+        _train(spec, rank, wrap, stop.is_set, watch)
+
+
+def _train(
+    spec: RunSpec,
+    rank: int,
+    wrap: Callable[[WeightSink], WeightSink],
+    should_stop: Callable[[], bool],
+    watch: HookWatch,
+) -> None:
     config = spec.config
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
-    algorithm = load_algorithm(config)
-    hooks = LearnerHooks(config)
+    algorithm = load_watched(config, watch)
+    hooks = LearnerHooks(config, watch)
     engines = _emptied_engines(spec, rank, hooks) if config.colocate else None
     with _closed_if_it_fails(engines):
         profiler = open_profiler(config, Path(spec.run_dir), rank)
@@ -97,7 +112,7 @@ def main(
                 peer,
                 sink,
                 clock=MonotonicClock(),
-                should_stop=stop.is_set,
+                should_stop=should_stop,
                 handover=handover,
                 profiler=profiler,
                 hooks=hooks,
