@@ -51,7 +51,7 @@ class HookWatch:
         late: Callable[[str], None] = lambda words: None,
         slow_s: float = SLOW_S,
     ) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._late = late
         self._slow_s = slow_s
         self._look_s = min(_LOOK_S, limit_s, slow_s)
@@ -106,12 +106,12 @@ class HookWatch:
         self._arm(is_called=False)
 
     def _look(self, caller: int, call: _Call, lasted_s: float) -> None:
-        if lasted_s >= self._limit_s:
+        if lasted_s >= self.limit_s:
             self._calls.pop(caller, None)
             at, stack = _standing(caller)
             _LOG.warning("%s is ended; its stack:\n%s", call.said, stack)
             self._late(
-                f"{call.said} has not returned within {self._limit_s:g} s ({FLAG}), and stood{at}: "
+                f"{call.said} has not returned within {self.limit_s:g} s ({FLAG}), and stood{at}: "
                 "the run ends here; mend the function or raise the limit, and continue with "
                 "--resume"
             )
@@ -123,8 +123,8 @@ class HookWatch:
 
     def _arm(self, *, is_called: bool) -> None:
         """Have faulthandler end the process unless this thread comes here again."""
-        if is_called and math.isfinite(self._limit_s):
-            faulthandler.dump_traceback_later(self._limit_s + _GRACE_S, exit=True)
+        if is_called and math.isfinite(self.limit_s):
+            faulthandler.dump_traceback_later(self.limit_s + _GRACE_S, exit=True)
             self._is_armed = True
         elif self._is_armed:
             faulthandler.cancel_dump_traceback_later()
@@ -132,7 +132,7 @@ class HookWatch:
 
 
 def _standing(caller: int) -> tuple[str, str]:
-    """Where a thread stands: ` at mine.py:4` for the innermost line of the user's, and all lines."""
+    """Where a thread stands: ` at mine.py:4` for the user's innermost line, and all lines."""
     frame = sys._current_frames().get(caller)
     stack = traceback.extract_stack(frame) if frame is not None else []
     theirs = [each for each in stack if is_users(each.filename)]

@@ -57,7 +57,9 @@ class Hung:
 
 def hanging(folder: Path, head: str, returned: str = "None") -> str:
     """The place of a function that hangs in its first line until somebody is told of it."""
-    text = f"import sys\n\ndef mine({head}):\n    assert sys.told.wait(500)\n    return {returned}\n"
+    text = (
+        f"import sys\n\ndef mine({head}):\n    assert sys.told.wait(500)\n    return {returned}\n"
+    )
     (folder / "mine.py").write_text(text)
     return f"{folder}/mine.py:mine"
 
@@ -103,7 +105,9 @@ def test_a_method_of_an_estimator_of_the_user_s_that_hangs_is_ended_too(tmp_path
         algorithm = load_watched(cfg, hung.watch)
         train_lease(batch.header, algorithm, TableBackend(1), lineage(), batch.fetch)
     (words,) = hung.words
-    assert re.match(rf"--advantage-estimator {tmp_path}/mine\.py: values \(\S*mine\.py:7\) has", words)
+    assert re.match(
+        rf"--advantage-estimator {tmp_path}/mine\.py: values \(\S*mine\.py:7\) has", words
+    )
 
 
 def test_algorithms_of_agentrl_are_not_watched() -> None:
@@ -126,7 +130,9 @@ def test_a_hook_that_takes_long_is_told_before_its_deadline(
     finally:
         log.removeHandler(handler)
     said = caplog.records[0].getMessage()
-    assert re.match(r"--custom-megatron-init-path \S+ has not returned after \d+ s, and stands at", said)
+    assert re.match(
+        r"--custom-megatron-init-path \S+ has not returned after \d+ s, and stands at", said
+    )
     assert hung.words == []
 
 
@@ -151,6 +157,8 @@ def test_code_that_holds_the_interpreter_ends_the_process_with_its_stack() -> No
         "    while not watch._is_armed: pass\n"
         "    mine()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=500
+    )
     assert ended.returncode == 1
     assert "in mine" in ended.stderr

@@ -42,7 +42,7 @@ from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["disk_settings", "engines_ready", "main", "sink_settings"]
+__all__ = ["disk_settings", "engines_ready", "hook_watch", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 #: Between two looks for an engine that somebody else may start.
@@ -61,8 +61,7 @@ def main(
 
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    late = partial(end_at_once, exit_code=HOOK_FAILED)
-    with HookWatch(spec.config.hook_timeout_s, late) as watch:
+    with hook_watch(spec.config) as watch:
         _train(spec, rank, wrap, stop.is_set, watch)
 
 
@@ -122,6 +121,11 @@ def _train(
         if sink is not None:
             sink.close()
         backend.close()
+
+
+def hook_watch(config: RunConfig) -> HookWatch:
+    """What ends this process where a function of the user's does not return."""
+    return HookWatch(config.hook_timeout_s, partial(end_at_once, exit_code=HOOK_FAILED))
 
 
 def sink_settings(spec: RunSpec) -> dict[str, Any]:
