@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.actors.loop_watch import LoopWatch
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.clock import MonotonicClock
@@ -83,7 +84,7 @@ async def _work(spec: RunSpec, name: str) -> None:
         running=worker.running,
         keys=spec.peer_keys(),
     )
-    async with teacher or nullcontext(), client, peer:
+    async with LoopWatch(), teacher or nullcontext(), client, peer:
         if peer.welcome.engines:
             client.moved(peer.welcome.engines)
         await worker.run(peer, client)
