@@ -193,6 +193,7 @@ VALUES: dict[str, str] = {
     "swanlab_host": "http://127.0.0.1:8000",
     "hook_timeout_s": "900",
     "save_debug_rollout_data": "TMP/saved/{rollout_id}",
+    "save_debug_train_data": "TMP/train/{rollout_id}_{rank}",
     "dump_details": "TMP/details",
     "load_debug_rollout_data": "ROLLOUTS",
     "profile_target": "train_actor",
