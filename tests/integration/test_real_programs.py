@@ -101,19 +101,19 @@ def test_a_hook_that_hangs_ends_the_run_by_name_and_the_run_goes_on(tmp_path: Pa
     (tmp_path / "hangs.py").write_text(
         "import os, time\n"
         "def before(args, rollout_id, step_id, model, optimizer, opt_param_scheduler):\n"
-        "    if rollout_id == 2 and not os.path.exists('mended'):\n"
+        f"    if rollout_id == 2 and not os.path.exists('{tmp_path}/mended'):\n"
         "        time.sleep(3600)\n"
     )
     flags = [
         "--loss-type", "sft_loss", "--prompt-data", "dialogues.jsonl", "--input-key", "messages",
         "--hf-checkpoint", str(MODEL), "--num-rollout", "3", "--rollout-batch-size", "2",
         "--actor-num-gpus-per-node", "1", "--save-interval", "1", "--hook-timeout-s", "20",
-        "--custom-megatron-before-train-step-hook-path", "hangs.py:before",
+        "--custom-megatron-before-train-step-hook-path", f"{tmp_path}/hangs.py:before",
     ]  # fmt: skip
     done = train(tmp_path, *flags)
     assert done.returncode == DataError.exit_code, done.stdout + done.stderr
-    assert "--custom-megatron-before-train-step-hook-path hangs.py:before has not" in done.stderr
-    assert "stood at hangs.py:4: the run ends here" in done.stderr
+    assert "/hangs.py:before has not returned within 20 s (--hook-timeout-s)" in done.stderr
+    assert "hangs.py:4: the run ends here" in done.stderr
     (tmp_path / "mended").touch()
     done = started(tmp_path, "--resume", str(tmp_path / "run"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.cluster.supervision import HOOK_FAILED
 from agentrl.config.run import RunConfig
 from agentrl.learner.hook_watch import HookWatch
 from agentrl.learner.hooks import INIT, LearnerHooks
@@ -143,6 +144,25 @@ def test_a_hook_that_returns_is_not_told(caplog: pytest.LogCaptureFixture) -> No
     assert not caplog.records
     assert hung.words == []
     assert not [each for each in threading.enumerate() if each.name == "hook-watch"]
+
+
+@pytest.mark.slow
+def test_a_learner_ends_with_the_exit_code_of_a_hook() -> None:
+    """With which the run ends: one that is not mended would hang again, so nothing restarts it."""
+    code = (
+        "import logging, time\n"
+        "from agentrl.cluster.roles.learner import hook_watch\n"
+        "from agentrl.config.run import RunConfig\n"
+        "logging.basicConfig()\n"
+        "with hook_watch(RunConfig(hook_timeout_s=0.2)) as watch, watch.call('--flag mine.py:f'):\n"
+        "    time.sleep(500)\n"
+    )
+    argv = [sys.executable, "-c", code]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == HOOK_FAILED
+    last = ended.stderr.splitlines()[-1]
+    assert "--flag mine.py:f has not returned within 0.2 s" in last
+    assert "time.sleep(500)" in ended.stderr or "<string>" in ended.stderr
 
 
 def test_code_that_holds_the_interpreter_ends_the_process_with_its_stack() -> None:
