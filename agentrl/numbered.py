@@ -11,10 +11,22 @@ from string import Formatter
 
 from agentrl.errors import ConfigError
 
-__all__ = ["ROLLOUT_ID", "about_template", "is_numbered", "literal", "newest", "numbered"]
+__all__ = [
+    "RANK",
+    "ROLLOUT_ID",
+    "about_ranked",
+    "about_template",
+    "is_numbered",
+    "literal",
+    "newest",
+    "numbered",
+    "ranked",
+]
 
 #: How the number is written in a template.
 ROLLOUT_ID = "{rollout_id}"
+#: How a data-parallel rank of the learner is written, where each has a path of its own.
+RANK = "{rank}"
 _NAME = ROLLOUT_ID.strip("{}")
 _SPEC = re.compile(r"(0\d{1,2})?d?")
 
@@ -43,6 +55,17 @@ def numbered(template: str, number: int) -> Path:
     if wrong := about_template(template):
         raise ConfigError(f"{template}: {wrong}")
     return Path(template.format(**{_NAME: number}))
+
+
+def about_ranked(template: str) -> str:
+    """What is wrong with a path that may have `{rank}` in it as well."""
+    return about_template(template.replace(RANK, "0"))
+
+
+def ranked(template: str, number: int, rank: int) -> Path:
+    """The path of that iteration and that rank. Raises ConfigError for a template that cannot be
+    used."""
+    return numbered(template.replace(RANK, str(rank)), number)
 
 
 def newest(template: str) -> Path:

@@ -37,7 +37,13 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `agentrl view`."""
-    parser.add_argument("run", metavar="RUN", type=Path, help="Run directory, such as runs/ID")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=Path,
+        help="Run directory, such as runs/ID; or a file of --save-debug-rollout-data or "
+        "--save-debug-train-data, of which no flag but --tokens chooses anything",
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--group", metavar="ID", help="All episodes of a group, such as 00000007")
     choice.add_argument("--lease", metavar="K", type=_count, help="All episodes of lease K")
@@ -81,6 +87,8 @@ def view(arguments: argparse.Namespace) -> int:
     from agentrl.view.text import print_episodes
     from agentrl.view.tokenizer import load_vocab
 
+    if arguments.run.is_file():
+        return _view_file(arguments)
     if arguments.json and arguments.tokens:
         raise ConfigError("--json is of episodes, not of tokens: leave out --tokens")
     choice = Choice(
@@ -118,6 +126,25 @@ def view(arguments: argparse.Namespace) -> int:
             f"--html {arguments.html} cannot be written: {error.strerror}"
         ) from error
     sys.stdout.write(f"{len(episodes)} episodes in {arguments.html}\n")
+    return 0
+
+
+def _view_file(arguments: argparse.Namespace) -> int:
+    from agentrl.view.saved import lines_of
+
+    given = [
+        f"--{name}"
+        for name in ("group", "lease", "last", "best", "worst", "failed", "task", "html", "json")
+        if getattr(arguments, name)
+    ]
+    if given:
+        raise ConfigError(
+            f"{given[0]}: {arguments.run} is a file, of which all is shown; leave out"
+        )
+    with until_the_reader_leaves():
+        for line in lines_of(arguments.run, tokens=arguments.tokens):
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
     return 0
 
 

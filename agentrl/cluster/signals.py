@@ -1,5 +1,5 @@
 """SIGINT and SIGTERM: a cancellation for the processes of a run, an error for its driver; and the
-end of a process that has been replaced."""
+end of a process at once."""
 
 import logging
 import os
@@ -18,6 +18,7 @@ from agentrl.errors import FencedError
 __all__ = [
     "InterruptedRunError",
     "SignalGate",
+    "end_at_once",
     "exit_at_once",
     "holding_sigint",
     "in_turns",
@@ -43,13 +44,18 @@ class InterruptedRunError(Exception):
 
 
 def exit_at_once(error: FencedError) -> None:
-    """End this process as SIGKILL would, whatever its threads are in the midst of: another has its
-    place, and a push that it went on with would be taken for that other's. What it says of it may
-    be lost: a thread that stands in a write to the log holds up nobody else's end."""
-    word = threading.Thread(target=logger.error, args=("%s", error), daemon=True)
+    """`end_at_once`: another process has the place of this one, and a push that it went on with
+    would be taken for that other's."""
+    end_at_once(str(error), error.exit_code)
+
+
+def end_at_once(words: str, exit_code: int) -> None:
+    """End this process as SIGKILL would, whatever its threads are in the midst of. What it says of
+    it may be lost: a thread that stands in a write to the log holds up nobody else's end."""
+    word = threading.Thread(target=logger.error, args=("%s", words), daemon=True)
     word.start()
     word.join(_LAST_WORD_S)
-    os._exit(error.exit_code)
+    os._exit(exit_code)
 
 
 @contextmanager

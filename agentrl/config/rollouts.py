@@ -1,4 +1,5 @@
-"""What `--save-debug-rollout-data` and `--load-debug-rollout-data` name, before anything starts."""
+"""What `--save-debug-rollout-data`, `--save-debug-train-data` and `--load-debug-rollout-data` name,
+before anything starts."""
 
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -8,13 +9,21 @@ from typing import Any
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
-from agentrl.numbered import ROLLOUT_ID, about_template, is_numbered, numbered
+from agentrl.numbered import (
+    RANK,
+    ROLLOUT_ID,
+    about_ranked,
+    about_template,
+    is_numbered,
+    numbered,
+)
 from agentrl.paths import kind_of
 from agentrl.rollout_file import read_rollouts
 
 __all__ = ["about_rollouts", "loaded_files", "notes_on_rollouts", "with_one_half"]
 
 _LOAD, _SAVE = "--load-debug-rollout-data", "--save-debug-rollout-data"
+_TRAINED = "--save-debug-train-data"
 
 
 def loaded_files(config: RunConfig) -> list[Path]:
@@ -46,8 +55,13 @@ def loaded_files(config: RunConfig) -> list[Path]:
 def about_rollouts(config: RunConfig) -> Iterator[str]:
     """What cannot be saved or loaded, and what does not go together."""
     save, load = config.save_debug_rollout_data, config.load_debug_rollout_data
-    named = {_SAVE: save, _LOAD: load}
-    wrong = {flag: about_template(place) for flag, place in named.items() if place is not None}
+    trained = config.save_debug_train_data
+    named = {_SAVE: save, _LOAD: load, _TRAINED: trained}
+    wrong = {
+        flag: (about_ranked if flag == _TRAINED else about_template)(place)
+        for flag, place in named.items()
+        if place is not None
+    }
     if any(wrong.values()):
         yield from (f"{flag} {named[flag]}: {why}" for flag, why in wrong.items() if why)
         return
@@ -56,6 +70,8 @@ def about_rollouts(config: RunConfig) -> Iterator[str]:
             f"{_SAVE} {save}: each iteration would replace the file of the one before; write "
             f"{ROLLOUT_ID} where its number belongs, or give --num-rollout 1"
         )
+    if trained is not None:
+        yield from _about_trained(config, trained)
     if config.plays_only and config.loads_rollouts:
         yield (
             f"--debug-rollout-only plays and trains nothing, {_LOAD} trains and plays nothing; "
@@ -68,6 +84,20 @@ def about_rollouts(config: RunConfig) -> Iterator[str]:
         yield f"{_SAVE} {save} would replace the files that {_LOAD} reads; name another place"
     if config.loads_rollouts:
         yield from _about_files(config)
+
+
+def _about_trained(config: RunConfig, place: str) -> Iterator[str]:
+    """Files of which one would replace another."""
+    if config.num_learner_ranks > 1 and RANK not in place:
+        yield (
+            f"{_TRAINED} {place}: the ranks of the learner would replace each other's file; write "
+            f"{RANK} where the number of the rank belongs"
+        )
+    if not is_numbered(place.replace(RANK, "0")) and config.num_rollout != 1:
+        yield (
+            f"{_TRAINED} {place}: each iteration would replace the file of the one before; write "
+            f"{ROLLOUT_ID} where its number belongs, or give --num-rollout 1"
+        )
 
 
 def _about_files(config: RunConfig) -> Iterator[str]:

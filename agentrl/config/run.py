@@ -22,7 +22,7 @@ from agentrl.config.engine_groups import (
 from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
 from agentrl.config.flags.logging import LoggingFlags
-from agentrl.numbered import ROLLOUT_ID, literal
+from agentrl.numbered import RANK, ROLLOUT_ID, literal
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -265,6 +265,13 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         dump = self.dump_details
         details = None if dump is None else f"{literal(dump)}/rollout_data/{ROLLOUT_ID}.rollouts"
         return tuple(path for path in (self.save_debug_rollout_data, details) if path is not None)
+
+    @property
+    def saved_train_data(self) -> tuple[str, ...]:
+        """Where a rank saves what it trains on: paths with `{rollout_id}` and `{rank}`."""
+        dump = None if self.plays_only else self.dump_details
+        details = None if dump is None else f"{literal(dump)}/train_data/{ROLLOUT_ID}_{RANK}.npz"
+        return tuple(path for path in (self.save_debug_train_data, details) if path is not None)
 
     @property
     def worker_names(self) -> list[str]:

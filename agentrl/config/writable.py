@@ -42,6 +42,8 @@ def _places(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield "--save", Path(config.save)
     if config.save_debug_rollout_data is not None:
         yield "--save-debug-rollout-data", Path(config.save_debug_rollout_data).parent
+    if config.save_debug_train_data is not None:
+        yield "--save-debug-train-data", Path(config.save_debug_train_data).parent
     if config.dump_details is not None:
         yield "--dump-details", Path(config.dump_details)
     if config.use_pytorch_profiler and config.tensorboard_dir is not None:

@@ -158,6 +158,11 @@ class GenerateEnv(Rollout):
         if GENERATE_STATE in sys.modules and self.run_flags is not None:
             tokenizer_of(str(self.run_flags.hf_checkpoint))
 
+    def take(self, task: dict[str, Any]) -> None:
+        """Raise EnvError for a row of which no sample can be made."""
+        self._rewards.run_flags = self.run_flags
+        self._rewards.take(task)
+
     @property
     def who(self) -> str:
         """The function's name."""

@@ -148,7 +148,8 @@ def _problem(cfg: RunConfig) -> str | None:
 
 
 def _small(cfg: RunConfig) -> RunConfig:
-    """Most episodes of the lease were cut off, and are to have a gradient here."""
+    """Most episodes of the lease were cut off, and are to have a gradient here. Saves nothing."""
+    cfg = msgspec.structs.replace(cfg, save_debug_train_data=None, dump_details=None)
     return msgspec.structs.replace(
         cfg, num_steps_per_rollout=2, max_tokens_per_gpu=24, overlong_filter=False
     )

@@ -7,8 +7,8 @@
 
 All ranks call any other function at the same place, each with what it holds itself. What it raises
 on one rank ends all of them, as a HookError that names flag and line: no rank is left waiting for
-another. One that does not come back is told in the log. A function that speaks to other ranks by
-itself must do so on all of them. `args` has the flags of the run.
+another. One that does not return ends them too, at a deadline (`hook_watch`). A function that
+speaks to other ranks by itself must do so on all of them. `args` has the flags of the run.
 
 Another hook is a line of `KINDS`, and a `call` at its place.
 """
@@ -22,7 +22,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.errors import HookError
 from agentrl.learner.agreement import together
-from agentrl.learner.slow_hook import told_while_slow
+from agentrl.learner.hook_watch import HookWatch
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 
@@ -74,13 +74,14 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
 
 class LearnerHooks:
     """Those that the flags of a run name. `iteration` (from 1) and `step` of it (from 0): where the
-    learner stands, for functions that are told.
+    learner stands, for functions that are told. `watch` looks at how long they take.
 
     Raises ConfigError for one that is not there, or has another signature.
     """
 
-    def __init__(self, cfg: RunConfig) -> None:
+    def __init__(self, cfg: RunConfig, watch: HookWatch | None = None) -> None:
         self.iteration = self.step = 0
+        self._watch = watch or HookWatch()
         self._args = Args(cfg)
         self._named = {
             field: place
@@ -120,7 +121,7 @@ class LearnerHooks:
 
         def attempted() -> Any:
             try:
-                with told_while_slow(self.said(field)):
+                with self._watch.call(self.said(field)):
                     self._functions[field](self._args, *given)
                 return read()
             except HookError as error:

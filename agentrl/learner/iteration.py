@@ -35,6 +35,7 @@ from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.profiling import Profiler
 from agentrl.learner.rows import Trajectory
 from agentrl.learner.sample_filter import removed_episodes
+from agentrl.learner.train_data import save_train_data
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, TrajectoryRow
 
@@ -98,6 +99,7 @@ def train_lease(
     scale = _complete([row for rows in by_step for row in rows], algorithm, backend, hooks)
     for rows in by_step:
         check_columns(rows, rules)
+    save_train_data(algorithm.cfg, header.number, by_step, backend)
     results: dict[str, list[StepResult]] = {name: [] for name in _trained(algorithm, header.number)}
     with profiler.part("train_actor", header.number):
         for index, step in enumerate(steps):

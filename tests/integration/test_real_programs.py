@@ -13,7 +13,7 @@ import pytest
 
 import agentrl.envs.search_r1
 from agentrl.buffer.audit import audit
-from agentrl.errors import EnvironmentSetupError
+from agentrl.errors import DataError, EnvironmentSetupError
 from agentrl.serving.launch import engine_command
 from agentrl.types import Fate
 
@@ -31,10 +31,12 @@ def readme_block(language: str, containing: str) -> str:
 
 
 def train(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    command = [
-        sys.executable, str(ROOT / "train_async.py"), "--async-buffer-size", "4",
-        "--run-dir", str(folder), "--run-id", "run", *flags,
-    ]  # fmt: skip
+    place = ["--async-buffer-size", "4", "--run-dir", str(folder), "--run-id", "run"]
+    return started(folder, *place, *flags)
+
+
+def started(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "train_async.py"), *flags]
     env = os.environ | {"NO_COLOR": "1"}
     return subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800
@@ -90,6 +92,33 @@ def test_dialogues_are_imitated_without_engines(tmp_path: Path) -> None:
     ]  # fmt: skip
     report = audit(tmp_path / "run")
     assert (report.problems, report.fates) == ((), {Fate.TRAINED: 32})
+
+
+def test_a_hook_that_hangs_ends_the_run_by_name_and_the_run_goes_on(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}]
+    with (tmp_path / "dialogues.jsonl").open("w") as file:
+        file.writelines(json.dumps({"messages": turns}) + "\n" for _ in range(6))
+    (tmp_path / "hangs.py").write_text(
+        "import os, time\n"
+        "def before(args, rollout_id, step_id, model, optimizer, opt_param_scheduler):\n"
+        f"    if rollout_id == 2 and not os.path.exists('{tmp_path}/mended'):\n"
+        "        time.sleep(3600)\n"
+    )
+    flags = [
+        "--loss-type", "sft_loss", "--prompt-data", "dialogues.jsonl", "--input-key", "messages",
+        "--hf-checkpoint", str(MODEL), "--num-rollout", "3", "--rollout-batch-size", "2",
+        "--actor-num-gpus-per-node", "1", "--save-interval", "1", "--hook-timeout-s", "20",
+        "--custom-megatron-before-train-step-hook-path", f"{tmp_path}/hangs.py:before",
+    ]  # fmt: skip
+    done = train(tmp_path, *flags)
+    assert done.returncode == DataError.exit_code, done.stdout + done.stderr
+    assert "/hangs.py:before has not returned within 20 s (--hook-timeout-s)" in done.stderr
+    assert "hangs.py:4: the run ends here" in done.stderr
+    (tmp_path / "mended").touch()
+    done = started(tmp_path, "--resume", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = audit(tmp_path / "run")
+    assert (report.problems, report.fates) == ((), {Fate.TRAINED: 6})
 
 
 def test_an_env_that_always_raises_ends_the_run_with_its_own_words(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.own_ray import ray_options
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.rescheduling import Rescheduler
-from agentrl.cluster.roles.learner import disk_settings, sink_settings
+from agentrl.cluster.roles.learner import disk_settings, hook_watch, sink_settings
 from agentrl.cluster.roles.worker import client_settings
 from agentrl.cluster.slots import Supply, plan_slots
 from agentrl.cluster.spec import RunSpec
@@ -116,6 +116,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     if config.mode != "eval":
         yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
         yield "tasks", vars(open_source(config, env_class))
+        yield "hook watch", hook_watch(config).limit_s
         yield "learner", [_trained(config, seed) for seed in range(4)]
         yield "profiler", ProfilerSettings.from_config(config, run.path)
         yield "files", open_files(config)

@@ -134,6 +134,17 @@ def test_rows_that_cannot_be_played_are_named_by_reason(tmp_path: Path) -> None:
     assert "train.jsonl line 7: the row's metadata asks for rm_type 'nonesuch'" in said
 
 
+def test_rows_of_which_no_sample_can_be_made_are_refused(tmp_path: Path) -> None:
+    """They would fail the groups of a function that plays episodes, one after the other."""
+    mine = tmp_path / "mine.py"
+    mine.write_text("async def mine(args, sample, sampling_params): ...\n")
+    flags: dict[str, Any] = {"env": "generate", "env_args": {"function": str(mine)}}
+    rows: list[dict[str, Any]] = [{"input": "x"}, {"text": "x"}, {"input": 7}, {"text": "y"}]
+    said = refusal(config(tmp_path, rows, **flags))
+    assert said.startswith("2 rows of --prompt-data cannot be played: ")
+    assert "train.jsonl line 2, line 4: the task has no 'input'" in said
+
+
 def test_rows_that_their_reward_has_no_rule_for_are_refused(tmp_path: Path) -> None:
     """Else each of their answers is generated first."""
 

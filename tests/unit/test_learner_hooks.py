@@ -1,9 +1,7 @@
 """The mechanism of functions that the learner calls: which are taken, when, and how they fail."""
 
-import logging
 import re
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,35 +85,6 @@ def test_what_a_function_raises_ends_the_run_with_its_line(
     hooks = hooks_of(tmp_path, body)
     with pytest.raises(HookError, match=rf"^--custom-megatron-init-path \S+mine\.py:mine: {said}$"):
         hooks.call(INIT, alone)
-
-
-def test_a_function_that_does_not_come_back_is_told_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first word of it lets it go on: it waits for that."""
-    monkeypatch.setattr("agentrl.learner.slow_hook.SLOW_S", 0.01)
-    told = threading.Event()
-    handler = logging.Handler()
-    handler.emit = lambda record: told.set()  # type: ignore[method-assign]
-    log = logging.getLogger("agentrl.learner.slow_hook")
-    log.addHandler(handler)
-    sys.told = told  # type: ignore[attr-defined]
-    try:
-        hooks_of(tmp_path, "sys.told.wait(60)").call(INIT, alone)
-    finally:
-        log.removeHandler(handler)
-    said = caplog.records[0].getMessage()
-    named = r"--custom-megatron-init-path \S+mine\.py:mine has not returned after 0 s"
-    assert re.match(rf"{named}, and stands at \S*mine\.py:4:\n", said)
-    assert "sys.told.wait(60)" in said
-
-
-def test_a_function_that_comes_back_is_not_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    hooks_of(tmp_path, "pass").call(INIT, alone)
-    assert not caplog.records
-    assert not [each for each in threading.enumerate() if each.name == "slow-hook"]
 
 
 def in_ranks(num: int, rank: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
@@ -14,20 +15,22 @@ from typing import Any
 import anyio
 import torch
 
-from agentrl.algorithms.load import load_algorithm
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
-from agentrl.cluster.signals import exit_at_once
+from agentrl.cluster.signals import end_at_once, exit_at_once
 from agentrl.cluster.spec import RunSpec
+from agentrl.cluster.supervision import HOOK_FAILED
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.learner.handover import Handover
+from agentrl.learner.hook_watch import HookWatch
 from agentrl.learner.hooks import AFTER_WRITE, LearnerHooks
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.megatron.checkpoint import write_checkpoint
 from agentrl.learner.profiling import open_profiler
+from agentrl.learner.watched_algorithm import load_watched
 from agentrl.models.registry import open_model
 from agentrl.serving.control import EngineControl
 from agentrl.serving.disk_sink import DiskWeightSink
@@ -39,7 +42,7 @@ from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["disk_settings", "engines_ready", "main", "sink_settings"]
+__all__ = ["disk_settings", "engines_ready", "hook_watch", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 #: Between two looks for an engine that somebody else may start.
@@ -58,10 +61,21 @@ def main(
 
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with hook_watch(spec.config) as watch:
+        _train(spec, rank, wrap, stop.is_set, watch)
+
+
+def _train(
+    spec: RunSpec,
+    rank: int,
+    wrap: Callable[[WeightSink], WeightSink],
+    should_stop: Callable[[], bool],
+    watch: HookWatch,
+) -> None:
     config = spec.config
     steps = config.num_rollout * config.num_steps_per_rollout if config.num_rollout else None
-    algorithm = load_algorithm(config)
-    hooks = LearnerHooks(config)
+    algorithm = load_watched(config, watch)
+    hooks = LearnerHooks(config, watch)
     engines = _emptied_engines(spec, rank, hooks) if config.colocate else None
     with _closed_if_it_fails(engines):
         profiler = open_profiler(config, Path(spec.run_dir), rank)
@@ -97,7 +111,7 @@ def main(
                 peer,
                 sink,
                 clock=MonotonicClock(),
-                should_stop=stop.is_set,
+                should_stop=should_stop,
                 handover=handover,
                 profiler=profiler,
                 hooks=hooks,
@@ -107,6 +121,11 @@ def main(
         if sink is not None:
             sink.close()
         backend.close()
+
+
+def hook_watch(config: RunConfig) -> HookWatch:
+    """What ends this process where a function of the user's does not return."""
+    return HookWatch(config.hook_timeout_s, partial(end_at_once, exit_code=HOOK_FAILED))
 
 
 def sink_settings(spec: RunSpec) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.actors.loop_watch import LoopWatch
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.clock import MonotonicClock
@@ -85,7 +86,8 @@ async def _work(spec: RunSpec, name: str) -> None:
         running=worker.running,
         keys=spec.peer_keys(),
     )
-    async with teacher or nullcontext(), client, evaluations or nullcontext(), peer:
+    others = teacher or nullcontext(), evaluations or nullcontext()
+    async with LoopWatch(), others[0], client, others[1], peer:
         await worker.run(peer, client, evaluations)
 
 

@@ -27,11 +27,23 @@ class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
             holds="folder",
         ),
     ] = None
+    save_debug_train_data: Annotated[
+        str | None,
+        _flag(
+            "File of NumPy (.npz) for what each iteration trains on, written when advantages and "
+            "masks are made and before the first step; {rollout_id} in it is the number of the "
+            "iteration, from 1, and {rank} the data-parallel rank",
+            modes=TRAINS,
+            needs="learner",
+            holds="folder",
+        ),
+    ] = None
     dump_details: Annotated[
         str | None,
         _flag(
             "Folder for all that a run can save to look for a fault: "
-            "rollout_data/{rollout_id}.rollouts as --save-debug-rollout-data",
+            "rollout_data/{rollout_id}.rollouts as --save-debug-rollout-data, and "
+            "train_data/{rollout_id}_{rank}.npz as --save-debug-train-data",
             modes=TRAINS,
             holds="folder",
         ),

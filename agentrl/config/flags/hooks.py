@@ -28,6 +28,19 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             holds="names",
         ),
     ] = {}
+    hook_timeout_s: Annotated[
+        float,
+        flag(
+            "Deadline of one call of your code in the learner (hooks, losses, advantages, methods "
+            "of an estimator); then its stack is logged and the run ends, and can be continued. "
+            "Keep it below --distributed-timeout-minutes: ranks that wait must not end first",
+            group="learner hooks",
+            on_resume=FREE,
+            modes=TRAINS,
+            gt=0,
+            reaches_weights=False,
+        ),
+    ] = 480.0
     custom_megatron_init_path: Annotated[
         str | None,
         _flag(

@@ -25,6 +25,7 @@ from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
@@ -77,7 +78,7 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
+    Env.bind(env, _context(config))
     place = source.where_at(0) if isinstance(source, RowSource) else ""
     sized = first_prompts(config)
     look = sized.look if sized else None
@@ -89,10 +90,18 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
 
 def _takes(config: RunConfig, env: Env) -> Callable[[dict[str, Any]], object] | None:
     """What takes a row up, where a row is all that is needed to; it raises EnvError."""
+    if isinstance(env, GenerateEnv):
+        Env.bind(env, _context(config))
+        return env.take
     if not has_prompts(config):
         return None
     assert isinstance(env, SingleTurnEnv)
     return env.take
+
+
+def _context(config: RunConfig) -> EnvContext:
+    """That of an Env which needs no service."""
+    return EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config)
 
 
 def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
