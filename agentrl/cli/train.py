@@ -129,7 +129,7 @@ def _dry_run(found: Resolved, *light: _Check) -> int:
     _say(found.notes + _all_notes(found, *light))
     from agentrl.config.plan import describe
 
-    if found.config.ray_address is not None:
+    if found.config.ray_address is not None or found.config.port_range is not None:
         from agentrl.cluster.dry_placement import placement_notes
 
         sys.stdout.write("".join(f"{line}\n" for line in placement_notes(found.config)))

@@ -29,6 +29,7 @@ from agentrl.config.eval_sets import eval_sets
 from agentrl.config.external_engines import external_key
 from agentrl.config.mixture import ways_of
 from agentrl.config.places import checkpoint_root
+from agentrl.config.port_range import ports_of
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import locked
@@ -177,7 +178,7 @@ def _launch(
         for note in take_rollouts(config, run.path):
             recorder.note(note)
     recorder.phase("parsed")
-    with Cluster(config.ray_address, run.ray) as cluster:
+    with Cluster(config.ray_address, run.ray, ports_of(config)) as cluster:
         gate.arm()
         gate.check()
         device = _device(config, recorder, cluster, gate)

@@ -10,6 +10,7 @@ from agentrl.cluster.engine_parts import engine_of, part_of
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.port_plan import num_push_ports
 from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
@@ -86,6 +87,7 @@ def plan_processes(
         master_address=cluster.address_of("learner-0"),
         master_port=cluster.reserve_port("learner-0"),
         collective_address=cluster.address_of("learner-0"),
+        push_ports=[cluster.reserve_port("learner-0") for _ in range(num_push_ports(config))],
         keys_dir=str(keys_dir) if keys_dir else None,
         engine_key_file=str(engine_key_file),
     )

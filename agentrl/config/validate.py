@@ -28,6 +28,7 @@ from agentrl.config.mixture import FLAG as MIX
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import about_objective, notes_on_objective
+from agentrl.config.port_range import about_port_range
 from agentrl.config.profiling import about_profiling
 from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
@@ -79,6 +80,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_external_engines(config),
         *about_tracking(config),
         *about_env_vars(config),
+        *about_port_range(config),
         *about_custom_config(config),
         *_about_data(config),
     ]

@@ -137,6 +137,7 @@ VALUES: dict[str, str] = {
     "rollout_num_gpus_per_engine": "2",
     "node_wait_s": "60",
     "place_timeout_s": "60",
+    "port_range": "20000-20999",
     "sglang_config": "GROUPS",
     "custom_config_path": "NAMES",
     "prefill_num_servers": "1",
