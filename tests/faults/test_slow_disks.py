@@ -17,8 +17,8 @@ from tests.faults.settling import settled
 pytestmark = pytest.mark.timeout(3600)
 
 WRITE_MS, SYNC_MS = 2, 100
-#: The syncs of a process that stall are this one and that of twice its number.
-STALL = 6
+#: By process, the sync that stalls, and that of twice its number does.
+STALLS = {"buffer": 40, "learner-0": 6}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_k5_a_slow_disk_costs_time_and_no_process(
             "SLOW_LOG": str(folder / f"{name}.slow"),
             "SLOW_WRITE_MS": str(WRITE_MS),
             "SLOW_SYNC_MS": str(SYNC_MS),
-            "SLOW_STALL": str(STALL),
+            "SLOW_STALL": str(STALLS.get(name, 0)),
             "SLOW_STALL_MS": str(round(1000 * stall_s)),
         }
 
@@ -55,10 +55,10 @@ def test_k5_a_slow_disk_costs_time_and_no_process(
             one.finish()
     finally:
         one.kill_all()
-    for name in ("buffer", "learner-0"):
+    for name in STALLS:
         met = (folder / f"{name}.slow").read_text()
         assert met.count("S") == 2, f"{name} met two syncs that stalled: {met}"
-        assert met.count("w") > STALL
+        assert "w" in met
     assert lost == [], "a process was given up while a disk stood still"
     findings = settled(one, "K5")
     assert findings.fates == {Fate.TRAINED: findings.minted}
