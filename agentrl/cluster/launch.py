@@ -12,6 +12,7 @@ import msgspec
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.external_engines import leave_engines
+from agentrl.cluster.external_router import leave_router
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.layout import RunDir, with_run
@@ -208,6 +209,9 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
+            if spec.router_url is not None and not config.starts_router:
+                for note in anyio.run(leave_router, spec):
+                    recorder.note(note)
             state = driver.state
             began = state.is_pushing or (state.version is not None and not config.plays_only)
             if config.rollout_external_engine_addrs and began:

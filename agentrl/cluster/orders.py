@@ -20,6 +20,7 @@ from agentrl.config.engine_settings import own_settings
 from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.eval_sets import asks_for_stops, engine_context, eval_sets
 from agentrl.config.external_engines import engine_urls, external_key
+from agentrl.config.external_router import external_router_url
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.models.registry import open_model
@@ -80,7 +81,7 @@ def plan_processes(
         model_dir=str(model_dir),
         model=facts,
         buffer_address=address,
-        router_url=_url(cluster, "router") if engines else None,
+        router_url=_url(cluster, "router") if config.starts_router else external_router_url(config),
         engines=engines,
         eval_sets=list(sets.values()),
         services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
@@ -114,7 +115,7 @@ def plan_processes(
         for name, service in services.items()
     ]
     orders += [role_order(run, "worker", name, env) for name in config.worker_names]
-    if spec.router_url is not None:
+    if config.starts_router:
         orders += [_router_order(config, run, cluster, spec)]
     asking = {name for name, service in services.items() if service.gpus}
     orders = [

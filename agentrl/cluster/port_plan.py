@@ -31,7 +31,7 @@ def ports_of_processes(
     found = {"learner-0": 1 + num_push_ports(config)}
     if len(slots) > 1:
         found["buffer"] = 1
-    if config.num_engines:
+    if config.starts_router:
         found["router"] = 2
     for planned in config.engines if config.started_engines else ():
         parts = [slot for slot in slots if engine_of(slot) == planned.name]
