@@ -129,7 +129,9 @@ def test_a_dry_run_prints_the_ports_and_a_range_that_is_taken_is_refused(two_por
         for port in two_ports:
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
         full = RunConfig(port_range=f"{first}-{two_ports[-1]}", loss_type="sft_loss")
-        with pytest.raises(EnvironmentSetupError, match=r"no free port on 127\.0\.0\.1 for learner-0"):
+        with pytest.raises(
+            EnvironmentSetupError, match=r"no free port on 127\.0\.0\.1 for learner-0"
+        ):
             placement_notes(full)
 
 

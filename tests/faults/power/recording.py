@@ -38,7 +38,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def build(folder: Path, name: str = "recorder") -> Path:
-    """`NAME.c` of this folder as a library in `folder`. Without a C compiler the test is skipped."""
+    """`NAME.c` of this folder, as a library in `folder`. Skips the test without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no C compiler (cc, gcc or clang) to build tests/faults/power with")
