@@ -41,8 +41,10 @@ _INDEXING = {
 #: Calls of Python that copy to the host, and that do nothing here.
 _COPIES = {Tensor.cpu: "cpu", Tensor.numpy: "numpy", Tensor.tolist: "tolist"}
 #: Operations that start nothing on a device.
-_VIEWS = ("view", "detach", "alias", "expand", "slice", "select", "split", "transpose", "permute")
-_VIEWS += ("unsqueeze", "squeeze", "unbind", "as_strided", "t.default", "reshape", "empty")
+_VIEWS = (
+    *("view", "detach", "alias", "expand", "slice", "select", "split", "transpose", "permute"),
+    *("unsqueeze", "squeeze", "unbind", "as_strided", "t.default", "reshape", "empty"),
+)
 
 
 class HostTraffic:
@@ -56,7 +58,7 @@ class HostTraffic:
         self.copies: Counter[tuple[str, str]] = Counter()
         self.copied_bytes = 0
         self.launches = 0
-        self._modes = (_Calls(self), _Dispatched(self))
+        self._modes: tuple[Any, ...] = (_Calls(self), _Dispatched(self))
 
     def __enter__(self) -> "HostTraffic":
         for mode in self._modes:

@@ -3,6 +3,7 @@ and no copy of a weight. Seen on the CPU by what torch is asked for; a GPU would
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_export_of_a_push_copies_nothing_and_asks_nothing(
 
 def test_each_way_to_ask_is_seen() -> None:
     some = torch.arange(6.0)
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "_local_scalar_dense": lambda: (float(some[0]), bool(some[1]), int(some.sum())),
         "nonzero": lambda: some.nonzero(),
         "index": lambda: some[some > 1],

@@ -146,7 +146,7 @@ def test_a_router_that_serves_others_or_wants_a_key_is_refused(router: tuple[Rou
     state.workers = {1: "http://10.0.0.3:30000"}
     with pytest.raises(ConfigError, match=r"routes to http://10\.0\.0\.3:30000, which are no"):
         check_external_router(config)
-    own = {"rollout_external_engine_addrs": ["10.0.0.3:30000"]}
+    own: dict[str, Any] = {"rollout_external_engine_addrs": ["10.0.0.3:30000"]}
     flags: dict[str, Any] = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": port}
     assert len(check_external_router(RunConfig(**flags, **own))) == 1
     state.wants_key = True
