@@ -7,6 +7,10 @@ the version's number, the gathering of the weights, all calls to the engines, an
 `push_calls` is the push alone, from the first call to the last, and `push_pause` what of it the
 engines stood still, as the run reports them. What turns notice of it is said in
 `benchmarks/probes.py`.
+
+`second_engine_adds` is how much longer engines stand still, by the medians, when there are two.
+`host_bytes_copied` is counted apart, over the export of one push of the same model
+(`benchmarks/push_copies.py`): copies that a learner on a GPU would make.
 """
 
 import argparse
@@ -21,6 +25,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from agentrl.config.presets import DEFAULT, PRESETS
 from benchmarks import ROOT, Row, positive, report
 from benchmarks.async_vs_sync import SPARE, Iteration, between, follow, stop
 from benchmarks.probes import Turn, added_seconds, probe
@@ -71,12 +76,27 @@ def rows_of(runs: dict[int, Measured]) -> list[Row]:
                 value = round(1000 * quantile(seconds, share), 2)
                 rows.append(Row(f"{name}_{label}_ms{suffix}", value, "ms"))
         share_of = round(sum(run.pushes) / run.total_s, 4)
-        rows.append(Row(f"share_of_iteration{suffix}", share_of, "share"))
+        plural = "" if engines == 1 else "s"
+        asked = "<= 0.03" if engines == 1 else None
+        rows.append(Row(f"push_share_{engines}_engine{plural}", share_of, "share", asked))
         for name, seconds in (("push_calls", run.calls), ("push_pause", run.pauses)):
             value = round(1000 * statistics.median(seconds), 2)
             rows.append(Row(f"{name}_p50_ms{suffix}", value, "ms"))
         rows.append(Row(f"turns_through_a_push{suffix}", len(run.added), "turns"))
+    one, two = (statistics.median(runs[engines].pauses) for engines in ENGINES)
+    rows.append(Row("second_engine_adds", round(two / one - 1, 4), "share", "<= 0.1"))
     return rows
+
+
+def host_row() -> Row:
+    """Bytes of weights that the export of one push copies to the host."""
+    from benchmarks.learner import backend_of  # torch and megatron-core are imported
+    from benchmarks.push_copies import copies_of_push
+
+    model = Path(str(PRESETS[DEFAULT].values["hf_checkpoint"]))
+    with backend_of(model) as backend:
+        copied = copies_of_push(backend).copied_bytes
+    return Row("host_bytes_copied", copied, "bytes", "<= 0")
 
 
 def command(engines: int, last: int) -> list[str]:
@@ -119,7 +139,8 @@ def main() -> None:
         "--iterations", type=positive, default=30, help="measured iterations of a run"
     )
     last = WARMUP + parser.parse_args().iterations
-    report("push", rows_of({engines: measure(engines, last) for engines in ENGINES}))
+    rows = rows_of({engines: measure(engines, last) for engines in ENGINES})
+    report("push", [*rows, host_row()])
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _dry_run(found: Resolved, *light: _Check) -> int:
     _say(found.notes + _all_notes(found, *light))
     from agentrl.config.plan import describe
 
-    if found.config.ray_address is not None:
+    if found.config.ray_address is not None or found.config.port_range is not None:
         from agentrl.cluster.dry_placement import placement_notes
 
         sys.stdout.write("".join(f"{line}\n" for line in placement_notes(found.config)))
@@ -202,6 +202,7 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
 
     with holding_sigint():  # torch is imported
         from agentrl.cli.external_engines import check_external_engines
+        from agentrl.cli.external_router import check_external_router
         from agentrl.cli.reward_model import check_reward_model
         from agentrl.cli.reward_trial import try_rewards
         from agentrl.cli.teacher import check_teacher
@@ -212,7 +213,8 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     checks.append(partial(check_reward_model, dry_run=dry_run))
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
         checks += [_check_model, _check_commands]
-        checks += [partial(ask, dry_run=dry_run) for ask in (check_teacher, check_external_engines)]
+        asked = (check_teacher, check_external_engines, check_external_router)
+        checks += [partial(ask, dry_run=dry_run) for ask in asked]
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]

@@ -5,7 +5,7 @@ Ray places hosts as for the run, and takes them back at once; nothing is started
 
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,10 +13,12 @@ import msgspec
 
 from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.port_plan import check_ports_here, port_lines, ports_of_processes
 from agentrl.cluster.slots import NodePlace, plan_slots
 from agentrl.config.device import choose_device
 from agentrl.config.device_defaults import check_device
 from agentrl.config.eval_sets import eval_sets
+from agentrl.config.port_range import ports_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.services import gpus_of, services_of_run
 from agentrl.errors import EnvironmentSetupError
@@ -27,16 +29,16 @@ _CONNECT_S = 5.0
 
 
 def placement_notes(config: RunConfig) -> list[str]:
-    """A line for each node, or that no cluster answers. Raises EnvironmentSetupError where the
-    cluster is too small, or a node lacks what the run needs."""
-    if config.ray_address is None:
-        return []
+    """A line for each node and its ports, or that no cluster answers. Raises EnvironmentSetupError
+    where the cluster is too small, or a node lacks what the run needs."""
     services = services_of_run(config, list(eval_sets(config).values())).processes
+    if config.ray_address is None:
+        return _ports_here(config, services)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         try:
             look_for(config.ray_address)
-            ray = stack.enter_context(Cluster(config.ray_address, Path(folder)))
+            ray = stack.enter_context(Cluster(config.ray_address, Path(folder), ports_of(config)))
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster of Ray answers at {config.ray_address} (--ray-address)"
             why = str(error).splitlines()[0]
@@ -50,7 +52,9 @@ def placement_notes(config: RunConfig) -> list[str]:
         ray.place(slots, supply.device, _go_on, config.place_timeout_s)
         # a run without --save has its checkpoints in its own directory
         check_nodes(ray, msgspec.structs.replace(config, save=config.save or config.run_dir))
-        return placed(ray.places(), {slot.name: slot.processes for slot in slots})
+        needs = _ports_taken(ray, ports_of_processes(config, ray.slots(), services))
+        lines = placed(ray.places(), {slot.name: slot.processes for slot in slots})
+        return lines + port_lines(config, needs)
 
 
 def placed(places: Mapping[str, NodePlace], processes: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -61,6 +65,25 @@ def placed(places: Mapping[str, NodePlace], processes: Mapping[str, tuple[str, .
         named = [f"{name}{devices}" for name in processes[slot] or ("nothing",)]
         of_nodes.setdefault((place.address, place.node), []).extend(named)
     return [f"on {address}: {', '.join(named)}" for (address, _), named in of_nodes.items()]
+
+
+def _ports_here(config: RunConfig, services: Iterable[str]) -> list[str]:
+    """Of a run that has one node."""
+    if config.port_range is None:
+        return []
+    counts = ports_of_processes(config, ["host"], services)
+    check_ports_here(config, counts)
+    return port_lines(config, {"127.0.0.1": counts})
+
+
+def _ports_taken(cluster: Cluster, counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """The same numbers by the address of the node, once each node was seen to have such ports."""
+    found: dict[str, dict[str, int]] = {}
+    for process, count in counts.items():
+        for _ in range(count):
+            cluster.reserve_port(process)
+        found.setdefault(cluster.address_of(process), {})[process] = count
+    return found
 
 
 def look_for(address: str) -> None:

@@ -135,7 +135,6 @@ class ProcessHost:
         self._written: list[Path] = []
         self._made: list[Path] = []
         self._children: dict[str, _Child] = {}
-        self._reserved: set[int] = set()
         self._exits: queue.Queue[ExitNotice] = queue.Queue()
         self._orders: queue.Queue[Callable[[], None]] = queue.Queue()
         # The kernel ties a child to the thread that forked it, so one thread forks them all.
@@ -145,11 +144,9 @@ class ProcessHost:
         """Where this host is."""
         return place_here()
 
-    def reserve_ports(self, count: int) -> list[int]:
-        """`count` TCP ports that were free a moment ago, each given once by this host."""
-        ports = free_ports(count, self._reserved)
-        self._reserved.update(ports)
-        return ports
+    def free_ports(self, count: int, taken: list[int], within: range | None) -> list[int]:
+        """TCP ports of this node; see `free_ports`."""
+        return free_ports(count, taken, within)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file (0600) on this node, for specifications and keys; it ends with the

@@ -12,6 +12,7 @@ import msgspec
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.cluster.driver import Driver
 from agentrl.cluster.external_engines import leave_engines
+from agentrl.cluster.external_router import leave_router
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.joined import check_nodes
 from agentrl.cluster.layout import RunDir, with_run
@@ -29,6 +30,7 @@ from agentrl.config.eval_sets import eval_sets
 from agentrl.config.external_engines import external_key
 from agentrl.config.mixture import ways_of
 from agentrl.config.places import checkpoint_root
+from agentrl.config.port_range import ports_of
 from agentrl.config.rates import with_end
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import locked
@@ -182,7 +184,7 @@ def _launch(
         for note in take_rollouts(config, run.path):
             recorder.note(note)
     recorder.phase("parsed")
-    with Cluster(config.ray_address, run.ray) as cluster:
+    with Cluster(config.ray_address, run.ray, ports_of(config)) as cluster:
         gate.arm()
         gate.check()
         device = _device(config, recorder, cluster, gate)
@@ -212,6 +214,9 @@ def _launch(
             # From here on everything is ending; a further signal changes nothing.
             gate.arm()
             _stop(cluster, orders, _SHARING_GRACE_S if config.colocate else _LEARNER_GRACE_S)
+            if spec.router_url is not None and not config.starts_router:
+                for note in anyio.run(leave_router, spec):
+                    recorder.note(note)
             state = driver.state
             began = state.is_pushing or (state.version is not None and not config.plays_only)
             if config.rollout_external_engine_addrs and began:

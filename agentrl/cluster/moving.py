@@ -45,7 +45,11 @@ def moved(
         address = cluster.address_of(_FIRST_RANK)
         port = cluster.reserve_port(_FIRST_RANK)
         spec = msgspec.structs.replace(
-            spec, master_address=address, master_port=port, collective_address=address
+            spec,
+            master_address=address,
+            master_port=port,
+            collective_address=address,
+            push_ports=[cluster.reserve_port(_FIRST_RANK) for _ in spec.push_ports],
         )
     return spec, told
 

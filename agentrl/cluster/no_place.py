@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["answering", "no_answer", "no_place"]
+__all__ = ["answering", "free_of", "no_answer", "no_place"]
 
 
 def no_place(error: Exception, wanted: str, timeout_s: float, free: str) -> EnvironmentSetupError:
@@ -33,6 +33,15 @@ def no_answer(error: Exception, num_gpus: int, timeout_s: float) -> EnvironmentS
         f"Ray sees {num_gpus} GPUs, and none of them could be asked what it can do {how}\n"
         "  --device cpu does without them"
     )
+
+
+def free_of(device: str) -> str:
+    """What other users of the cluster leave of it."""
+    import ray
+
+    free = ray.available_resources().get(device, 0)
+    total = ray.cluster_resources().get(device, 0)
+    return f" ({free:g} of {total:g} {device}s are free)" if total else ""
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from agentrl.cluster.engine_parts import engine_of, part_of
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.port_plan import num_push_ports
 from agentrl.cluster.services import service_command
 from agentrl.cluster.spec import RunSpec, read_model_facts
 from agentrl.config.device import Device
@@ -19,6 +20,7 @@ from agentrl.config.engine_settings import own_settings
 from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.eval_sets import asks_for_stops, engine_context, eval_sets
 from agentrl.config.external_engines import engine_urls, external_key
+from agentrl.config.external_router import external_router_url
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.models.registry import open_model
@@ -84,7 +86,7 @@ def plan_processes(
         model_dir=str(model_dir),
         model=facts,
         buffer_address=address,
-        router_url=_url(cluster, "router") if engines else None,
+        router_url=_url(cluster, "router") if config.starts_router else external_router_url(config),
         engines=engines,
         eval_engines=apart,
         eval_sets=list(sets.values()),
@@ -92,6 +94,7 @@ def plan_processes(
         master_address=cluster.address_of("learner-0"),
         master_port=cluster.reserve_port("learner-0"),
         collective_address=cluster.address_of("learner-0"),
+        push_ports=[cluster.reserve_port("learner-0") for _ in range(num_push_ports(config))],
         keys_dir=str(keys_dir) if keys_dir else None,
         engine_key_file=str(engine_key_file),
     )
@@ -121,7 +124,7 @@ def plan_processes(
         for name, service in services.items()
     ]
     orders += [role_order(run, "worker", name, env) for name in config.worker_names]
-    if spec.router_url is not None:
+    if config.starts_router:
         orders += [_router_order(config, run, cluster, spec)]
     asking = {name for name, service in services.items() if service.gpus}
     orders = [

@@ -10,13 +10,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
-from agentrl.cluster.no_place import answering, no_answer, no_place
+from agentrl.cluster.no_place import answering, free_of, no_answer, no_place
 from agentrl.cluster.node_facts import NodeFacts, facts_of
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
+from agentrl.cluster.ports import NodePorts
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
 from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
@@ -36,11 +38,12 @@ _CALL_S = 60.0
 
 class Cluster:
     """A Ray cluster with one host per slot; a local one is started when no address is given, with
-    its sockets and logs in `folder`."""
+    its sockets and logs in `folder`. `ports`: those that processes may listen on (None: any)."""
 
-    def __init__(self, address: str | None, folder: Path) -> None:
+    def __init__(self, address: str | None, folder: Path, ports: range | None = None) -> None:
         self._address = address
         self._folder = folder
+        self._ports = NodePorts(ports)
         self.ray_calls = RayCalls()
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
@@ -177,7 +180,7 @@ class Cluster:
             hosts = [self._host_for(slot) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], timeout_s, check)
         except ray.exceptions.RayError as error:
-            raise no_place(error, names + bundles, timeout_s, self._free(device)) from error
+            raise no_place(error, names + bundles, timeout_s, free_of(device)) from error
         for slot, index in zip(slots, in_order(slots, places), strict=True):
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
             self._taken[slot.name] = slots[index]
@@ -223,6 +226,7 @@ class Cluster:
             _LOG.warning("no place for %s yet: %s", slot, error)
             return None
         self._hosts[slot], self._places[slot] = host, place
+        self._ports.take_back(self.processes(slot))
         _LOG.info("slot %s on %s", slot, place)
         return place
 
@@ -256,14 +260,6 @@ class Cluster:
             node = self._nodes()[slot.node]["NodeID"]
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
-    def _free(self, device: str) -> str:
-        """What other users of the cluster leave of it."""
-        import ray
-
-        free = ray.available_resources().get(device, 0)
-        total = ray.cluster_resources().get(device, 0)
-        return f" ({free:g} of {total:g} {device}s are free)" if total else ""
-
     def _wait_for(
         self, asked: Sequence[Any], timeout_s: float, check: Callable[[], None]
     ) -> list[Any]:
@@ -284,9 +280,12 @@ class Cluster:
 
     @calls_ray
     def reserve_port(self, process: str) -> int:
-        """A free port on the node that runs `process`. Raises SlotLostError."""
-        with self._there(self._slot_of[process]):
-            return int(self._patiently(self._host(process).reserve_ports, 1)[0])
+        """A free port on the node that runs `process`. Raises SlotLostError, and
+        EnvironmentSetupError where no port is free."""
+        slot = self._slot_of[process]
+        with self._there(slot):
+            find = partial(self._patiently, self._hosts[slot].free_ports)
+            return self._ports.give(process, self._places[slot], find)
 
     @calls_ray
     def facts(

@@ -90,7 +90,7 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     """
     learners = config.learner_names
     engines = config.started_engines
-    rest = ("buffer", *(["router"] if config.num_engines else []))
+    rest = ("buffer", *(["router"] if config.starts_router else []))
     if config.plays_only:  # what stands in for a learner needs no device
         learners, rest = [], (*learners, *rest)
     workers, of_evaluations = config.worker_names, config.eval_engines

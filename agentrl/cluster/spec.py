@@ -28,7 +28,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses and facts of a run, fixed before its processes start. Without engines there is no
     router either. Keys are told by the names of their files. `eval_sets`: those that flags name;
-    `eval_engines`: those of evaluations that are apart, which no router knows."""
+    `eval_engines`: those of evaluations that are apart, which no router knows; `push_ports`: where
+    engines meet the learner in pushes; none: wherever a port is free."""
 
     config: RunConfig
     run_dir: str
@@ -43,6 +44,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     master_address: str
     master_port: int
     collective_address: str
+    push_ports: list[int] = []
     keys_dir: str | None = None
     engine_key_file: str | None = None
 

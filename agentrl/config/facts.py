@@ -29,6 +29,7 @@ __all__ = [
     "NonNegative",
     "OnResume",
     "OverOne",
+    "Port",
     "Share",
     "fixed",
     "flag",
@@ -41,6 +42,7 @@ __all__ = [
 Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 AtLeastTwo = Annotated[int, Meta(ge=2)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
 NonNegative = Annotated[float, Meta(ge=0)]
 OverOne = Annotated[float, Meta(gt=1)]
 MinusOneOrMore = Annotated[int, Meta(ge=-1)]

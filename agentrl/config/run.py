@@ -250,6 +250,11 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return [] if self.rollout_external_engine_addrs else self.engine_names
 
     @property
+    def starts_router(self) -> bool:
+        """Whether the run has engines, and a router of its own before them."""
+        return self.num_engines > 0 and self.sglang_router_ip is None
+
+    @property
     def loads_rollouts(self) -> bool:
         """Whether the learner trains on files, and nothing is played."""
         return not self.eval_only and self.load_debug_rollout_data is not None

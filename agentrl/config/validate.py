@@ -20,6 +20,7 @@ from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
 from agentrl.config.external_engines import about_external_engines
+from agentrl.config.external_router import about_external_router
 from agentrl.config.first_weights import about_weights
 from agentrl.config.freezing import about_freezing
 from agentrl.config.lengths import about_lengths, notes_on_lengths
@@ -28,6 +29,7 @@ from agentrl.config.mixture import FLAG as MIX
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import about_objective, notes_on_objective
+from agentrl.config.port_range import about_port_range
 from agentrl.config.profiling import about_profiling
 from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
@@ -77,8 +79,10 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *_about_devices(config),
         *about_engine_kinds(config, device),
         *about_external_engines(config),
+        *about_external_router(config),
         *about_tracking(config),
         *about_env_vars(config),
+        *about_port_range(config),
         *about_custom_config(config),
         *_about_data(config),
     ]

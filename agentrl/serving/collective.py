@@ -16,6 +16,7 @@ Nothing here imports SGLang.
 """
 
 import socket
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -34,6 +35,8 @@ from torch.distributed.distributed_c10d import (
     _world,
 )
 
+from agentrl.errors import PushError
+
 __all__ = ["SenderGroup"]
 
 #: torch 2.14, which SGLang has on GPUs, gave it a public name and warns of the old one.
@@ -44,11 +47,19 @@ class SenderGroup:
     """Rank 0 of the group `name`. Its store listens on `port` of `host` as soon as it exists, and
     nowhere else: whoever reaches it may write to it.
 
-    `connect_s` bounds the rendezvous, `timeout_s` each broadcast.
+    `ports`: it takes one of these (none: any that is free), and raises PushError where each is
+    taken. `connect_s` bounds the rendezvous, `timeout_s` each broadcast.
     """
 
     def __init__(
-        self, name: str, *, host: str, backend: str, timeout_s: float, connect_s: float
+        self,
+        name: str,
+        *,
+        host: str,
+        backend: str,
+        timeout_s: float,
+        connect_s: float,
+        ports: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.host = host
@@ -56,7 +67,7 @@ class SenderGroup:
         self.connect_s = connect_s
         self._timeout = timedelta(seconds=timeout_s)
         self._connect_timeout = timedelta(seconds=connect_s)
-        listener = socket.create_server((host, 0))
+        listener = _listener(host, ports)
         self.port: int = listener.getsockname()[1]
         self._store: TCPStore | None = TCPStore(
             host,
@@ -121,6 +132,18 @@ class SenderGroup:
             _abort_process_group(self._group)
             self._group = None
         self.close()
+
+
+def _listener(host: str, ports: Sequence[int]) -> socket.socket:
+    if not ports:
+        return socket.create_server((host, 0))
+    for port in ports:
+        with suppress(OSError):
+            return socket.create_server((host, port))
+    raise PushError(
+        f"no port on {host} for a weight push: another program listens on each of "
+        f"{', '.join(map(str, ports))}, which this run took of --port-range"
+    )
 
 
 def _send(

@@ -60,6 +60,7 @@ class FleetWeightSink:
 
     backend           "gloo", or "nccl" for engines on GPUs
     host              address at which engines reach this process
+    ports             those it may listen on; none: any that is free
     bucket_bytes      --update-weight-buffer-size
     timeout_s         --update-weights-timeout: deadline of each call and each broadcast
     connect_s         deadline of a fleet's rendezvous, where that is sooner: it takes less than a
@@ -87,6 +88,7 @@ class FleetWeightSink:
         on_lost: Callable[[EngineAddress], None],
         backend: str = "gloo",
         host: str = "127.0.0.1",
+        ports: Sequence[int] = (),
         engine_dtype: torch.dtype | None = None,
         fused: Fused | None = None,
         tells_digests: bool = True,
@@ -106,7 +108,7 @@ class FleetWeightSink:
         self._connect_s = min(connect_s, timeout_s)
         self._fleet_size = fleet_size
         self._backend = backend
-        self._host = host
+        self._host, self._ports = host, ports
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
         self._clock = clock or MonotonicClock()
@@ -303,6 +305,7 @@ class FleetWeightSink:
         return SenderGroup(
             name,
             host=self._host,
+            ports=self._ports,
             backend=self._backend,
             timeout_s=self._timeout_s,
             connect_s=self._connect_s,

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,7 +45,8 @@ class WedgedError(AssertionError):
 
 class Lab:
     """`with Lab(nursery, folder, model) as lab`; `flags` as in `RunConfig`. `continued`: the folder
-    holds a run already. `via`: where peers reach the buffer, when a proxy stands between."""
+    holds a run already. `via`: where peers reach the buffer, when a proxy stands between.
+    `environment`: by name of a process, further variables that it has."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Lab:
         continued: bool = False,
         token_s: float = 0.002,
         via: str | None = None,
+        environment: Callable[[str], Mapping[str, str]] = lambda _: {},
         **flags: Any,
     ) -> None:
         self._nursery = nursery
@@ -63,6 +65,7 @@ class Lab:
         self.run = folder / "run"
         self.run.mkdir(exist_ok=continued)
         self._token_s = token_s
+        self._environment = environment
         self._pids: dict[str, int] = {}
         self._incarnations: dict[str, str] = {}
         self._left: set[int] = set()
@@ -110,6 +113,7 @@ class Lab:
             INCARNATION: incarnation,
             RUN_MARK: str(self.run),
             "AGENTRL_LAB_TOKEN_S": str(self._token_s),
+            **self._environment(name),
         }
         log = self.folder / f"{name}.log"
         birth = Birth(name, self._argv(name), env, str(log))

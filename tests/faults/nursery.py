@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -42,9 +43,10 @@ class Birth(msgspec.Struct, frozen=True):
 
 
 class Nursery:
-    """The nursery, from the side of a test. `with Nursery() as nursery`."""
+    """The nursery, from the side of a test. `with Nursery() as nursery`. `environment`: what it and
+    all that are born there have beside that of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._codes: dict[int, int] = {}
         self._born: dict[str, int] = {}
         self._news = threading.Condition()
@@ -53,7 +55,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment or {}),
         )
         self._listener = threading.Thread(target=self._listen, name="nursery", daemon=True)
         self._listener.start()

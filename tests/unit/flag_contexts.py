@@ -83,6 +83,8 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     "prefill_num_servers": f"{_APART} --async-buffer-size 0 --update-weights-interval 1",
     ("prefill_num_servers", "eval"): _APART,
     "rollout_external_api_key_var": "--rollout-external-engine-addrs 127.0.0.1:1",
+    "sglang_router_ip": "--sglang-router-port 30000",
+    "sglang_router_port": "--sglang-router-ip 127.0.0.1",
     **{
         name: f"--use-{field.fact.needs}"
         for name, field in own_fields().items()

@@ -37,6 +37,7 @@ from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.tracking import trackers
 from agentrl.config.descriptors import open_files
 from agentrl.config.external_engines import external_key
+from agentrl.config.port_range import ports_of
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
 from agentrl.envs.registry import load_env
@@ -105,7 +106,8 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "run", (config.device, config.run_id, run.path, run._resume)
     slots = plan_slots(config, Supply("GPU", (100, 100)), {})
     yield "processes", (addresses, orders, slots, external_key(config))
-    yield "host", (ray_options(config.ray_address, run.ray), config.place_timeout_s)
+    host = (ray_options(config.ray_address, run.ray), config.place_timeout_s, ports_of(config))
+    yield "host", host
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)
     hooks = LearnerHooks(config)

@@ -85,17 +85,20 @@ def test_iterations_that_are_not_all_there_are_refused(last: int) -> None:
 
 def test_rows_of_one_engine_have_the_plain_names() -> None:
     run = Measured([0.5, 1.0], [0.25, 0.75], [0.125, 0.5], 16.0, [0.5, 0.25])
-    rows = {row.metric: row for row in rows_of({1: run, 2: run})}
+    two = msgspec.structs.replace(run, pauses=[0.25, 0.4375])
+    rows = {row.metric: row for row in rows_of({1: run, 2: two})}
     assert rows["push_p50_ms"] == Row("push_p50_ms", 500.0, "ms")
     assert rows["push_p99_ms"].value == 1000
     assert rows["added_turn_latency_p50_ms"].value == 250
     assert rows["added_turn_latency_p99_ms"].value == 500
-    assert rows["share_of_iteration"] == Row("share_of_iteration", 0.0938, "share")
+    assert rows["push_share_1_engine"] == Row("push_share_1_engine", 0.0938, "share", "<= 0.03")
+    assert rows["push_share_2_engines"] == Row("push_share_2_engines", 0.0938, "share")
+    assert rows["second_engine_adds"] == Row("second_engine_adds", 0.1, "share", "<= 0.1")
     assert rows["push_calls_p50_ms"].value == 500
     assert rows["push_pause_p50_ms"].value == 312.5
     assert rows["turns_through_a_push"].value == 2
     assert rows["push_p50_ms_2_engines"].value == 500
-    assert len(rows) == 2 * 8
+    assert len(rows) == 2 * 8 + 1
 
 
 # ---- the run -------------------------------------------------------------------------------------

@@ -118,7 +118,6 @@ def test_a_server_of_another_host_can_read_files_or_meet_a_learner_of_a_cluster(
             ),
             "SGLang's own server cannot",
         ),
-        (("--sglang-router-ip", "10.0.0.1"), "each run has its own router"),
         (("--ray-address", "10.0.0.2:6379"), "name an engine by an address that all nodes reach"),
         ((KEY, "NOT_THERE_2"), "there is no such variable here"),
     ],

@@ -141,6 +141,7 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "keeps_cache": config.keeps_cache,
         "shares_devices": config.colocate,
         "keeps_memory": config.colocate and not config.offload_rollout,
+        "ports": tuple(spec.push_ports),
     }
 
 

@@ -91,6 +91,15 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
         dict[str, Any],
         _flag("Further environment variables of the learner's ranks, as JSON"),
     ] = {}
+    port_range: Annotated[
+        str | None,
+        _flag(
+            "TCP ports FIRST-LAST on which processes of the run may listen, on every node "
+            "(default: any below those of outgoing connections). Collectives take those of the "
+            "kernel (docs/cluster.md)",
+            reaches_weights=False,
+        ),
+    ] = None
     place_timeout_s: Annotated[
         float,
         _flag(

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import ACTS, FREE, flag
+from agentrl.config.facts import ACTS, FREE, Port, flag
 from agentrl.config.flags.placement import PlacementFlags
 
 __all__ = ["ServingFlags"]
@@ -29,6 +29,16 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
             "--rollout-external-engine-addrs want",
             needs="external_engines",
         ),
+    ] = None
+    sglang_router_ip: Annotated[
+        str | None,
+        _flag(
+            "Address of a router (sglang-router) that runs already: engines are added to it, and "
+            "the run starts none; with --sglang-router-port"
+        ),
+    ] = None
+    sglang_router_port: Annotated[
+        Port | None, _flag("Port of the router of --sglang-router-ip")
     ] = None
     update_weight_buffer_size: Annotated[int, _flag("Bytes of a weight bucket", ge=1)] = (
         512 * 1024**2

@@ -24,7 +24,6 @@ import pytest
 
 __all__ = ["Record", "build", "environment", "read"]
 
-_SOURCE = Path(__file__).with_name("recorder.c")
 _HEAD = struct.Struct("<c x HH 2x q Q")
 
 
@@ -38,14 +37,15 @@ class Record(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def build(folder: Path) -> Path:
-    """The recorder as a library in `folder`. Without a C compiler the test is skipped."""
+def build(folder: Path, name: str = "recorder") -> Path:
+    """`NAME.c` of this folder, as a library in `folder`. Skips the test without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no C compiler (cc, gcc or clang) to build tests/faults/power with")
-    library = folder / "recorder.so"
+    library = folder / f"{name}.so"
     flags = ["-shared", "-fPIC", "-O1", "-ldl", "-lpthread"]
-    subprocess.run([compiler, str(_SOURCE), "-o", str(library), *flags], check=True, timeout=500)
+    source = Path(__file__).with_name(f"{name}.c")
+    subprocess.run([compiler, str(source), "-o", str(library), *flags], check=True, timeout=500)
     return library
 
 
