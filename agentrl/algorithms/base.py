@@ -183,6 +183,10 @@ class Algorithm:
         """The credits of a group from the value of each episode."""
         return [Credit(value, skip=value == 0 and not self._has_other_terms) for value in values]
 
+    def credits_by_turn(self, values: Sequence[tuple[float, ...]]) -> list[Credit]:
+        """The credits of a group from the values of each episode's turns."""
+        return [Credit(each, skip=not any(each) and not self._has_other_terms) for each in values]
+
     @property
     def _has_other_terms(self) -> bool:
         """Whether an episode of advantage 0 may have a gradient."""
@@ -209,7 +213,8 @@ class Algorithm:
 
     def teaches(self, reward: float) -> bool:
         """Whether something is learnt where every episode earned this."""
-        if self.cfg.use_opd or self.cfg.reward_level == "role":  # roles may differ all the same
+        # turns and roles may differ all the same
+        if self.cfg.use_opd or self.cfg.reward_level != "episode":
             return True
         num = max(2, self.needs.min_group)
         is_unknown = self.loss_vanishes is None and self._is_unknown
