@@ -46,10 +46,7 @@ def turn_credits(
     """
     rewards = by_turn(group)
     compared = iter(values([reward for turns in rewards for reward in turns]))
-    found = []
-    for turns in rewards:
-        found.append(later_turns([next(compared) for _ in turns]))
-    return found
+    return [later_turns([next(compared) for _ in turns]) for turns in rewards]
 
 
 def later_turns(turns: Sequence[float]) -> tuple[float, ...]:
