@@ -109,13 +109,15 @@ class Algorithm:
     """A policy gradient whose advantages are the rewards. `Args`: a msgspec.Struct that
     `--algorithm-args` fills. `metrics`: what its loss reports beside those of `policy_loss`.
     `reads`: the flags of the objective that one of agentrl's own reads; any other is refused. Of a
-    class of the user's that is observed (`agentrl.learner.algorithm_trial`). `requires`: flags that
-    have to be set so. `reward_levels`: those of `--reward-level` that its `credit` knows; one
-    that a class defines knows `episode` alone, unless that says more."""
+    class of the user's that is observed (`agentrl.learner.algorithm_trial`). `deviations`: where it
+    differs from its papers, for docs/objectives.md. `requires`: flags that have to be set so.
+    `reward_levels`: those of `--reward-level` that its `credit` knows; one that a class defines
+    knows `episode` alone, unless that says more."""
 
     Args: ClassVar[type[msgspec.Struct]] = NoArgs
     metrics: ClassVar[tuple[Metric, ...]] = ()
     reads: ClassVar[frozenset[str]] = frozenset()
+    deviations: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
     reward_levels: ClassVar[frozenset[str]] = frozenset({"episode", "role"})
     #: Whether an episode of credit 0 has no gradient, and need not be computed. None: as the

@@ -30,14 +30,17 @@ class Ppo(Algorithm):
 
     PPO: Schulman et al. 2017, algorithm 1 and equations 7 and 9, https://arxiv.org/abs/1707.06347;
     GAE: Schulman et al. 2015, https://arxiv.org/abs/1506.02438; the KL in the reward: Ouyang et al.
-    2022, equation 2, https://arxiv.org/abs/2203.02155. Deviations: policy and critic share no
-    weights, and each has an optimizer of its own; time runs over sampled tokens alone (in slime
-    over tool tokens too), and on through the segments of an episode, of each role by itself; V is
-    that of the critic at the start of the iteration, for all its steps; tokens that are not
-    trained pass time and values on, pay no KL and teach neither model; the critic's loss carries no
-    weight for stale tokens. Groups are not compared.
+    2022, equation 2, https://arxiv.org/abs/2203.02155. Groups are not compared.
     """
 
+    deviations = (
+        "policy and critic share no weights, and each has an optimizer of its own; "
+        "time runs over sampled tokens alone (in slime over tool tokens too), and on through the "
+        "segments of an episode, of each role by itself; "
+        "V is that of the critic at the start of the iteration, for all its steps; "
+        "tokens that are not trained pass time and values on, pay no KL and teach neither model; "
+        "the critic's loss carries no weight for stale tokens"
+    )
     reads = (
         TERMS
         | {"eps_clip_c", "kl_coef", "gamma", "lambd", "value_clip"}

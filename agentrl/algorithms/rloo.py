@@ -22,13 +22,17 @@ class Rloo(Algorithm):
     baseline.
 
     RLOO: Kool et al. 2019, https://openreview.net/forum?id=r1lgTGL5DE; Ahmadian et al. 2024,
-    equation 8, https://arxiv.org/abs/2402.14740. Deviations: the ratio is clipped as PPO's, for
-    tokens are off-policy here, and there is no KL in the reward. A group of equal rewards has
-    advantage exactly 0. `--reward-level turn` compares what was earned from a turn on with the mean
-    of what each other episode earned from the same turn on (0 where it had ended). No reward of an
-    episode, and not the number of its turns, is in its own baseline, so that this is unbiased too.
+    equation 8, https://arxiv.org/abs/2402.14740. A group of equal rewards has advantage
+    exactly 0. `--reward-level turn` compares what was earned from a turn on with the mean of what
+    each other episode earned from the same turn on (0 where it had ended). No reward of an episode,
+    and not the number of its turns, is in its own baseline, so that this is unbiased too.
     """
 
+    deviations = (
+        "the ratio is clipped as PPO's, for tokens are off-policy here; "
+        "there is no KL in the reward; "
+        "under `--reward-level turn` an action is a turn (there a whole answer)"
+    )
     reads = TERMS | {"eps_clip_c"}
     reward_levels = Algorithm.reward_levels | {"turn"}
 
