@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from agentrl.algorithms.load import load_algorithm
@@ -21,6 +20,9 @@ from tests.parity import leases
 from tests.parity.alone import open_alone
 from tests.parity.states import CONTEXT, DISTRIBUTED, EXPERT, PIPELINE, SEQUENCE, apart
 from tests.slices import of_the_day
+
+#: The first case of a session waits for those that share its processes.
+pytestmark = pytest.mark.timeout(2400)
 
 #: Layout of two ranks -> model, Megatron settings.
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -96,9 +98,7 @@ def config(ranks: int, objective: str, megatron: dict[str, Any], teacher: Path) 
 
 
 @pytest.fixture(scope="module")
-def teacher(
-    hf_model: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
+def teacher(hf_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The directory of a model with other weights than the policy's."""
     home = tmp_path_factory.mktemp("teachers")
 
