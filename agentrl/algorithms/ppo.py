@@ -120,11 +120,11 @@ def _earned(segments: Sequence[Row]) -> npt.NDArray[np.float64]:
     turns_N = np.concatenate(
         [row.first_turn + row.columns["turns"][row.columns["sampled"]] for row in segments]
     )
-    value = segments[0].credit.value
-    if isinstance(value, tuple):
-        return at_last_actions(value, turns_N)
+    credit = segments[0].credit
+    if isinstance(credit.value, tuple):
+        return at_last_actions(credit.value, turns_N)
     found_N = np.zeros(len(turns_N))
-    found_N[-1:] = value
+    found_N[-1:] = credit.numbers
     return found_N
 
 

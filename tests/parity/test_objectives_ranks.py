@@ -152,7 +152,7 @@ def shared(
     home = tmp_path_factory.mktemp("shared")
     items = (item for item in request.session.items if isinstance(item, pytest.Function))
     own = (item for item in items if item.path == request.path and hasattr(item, "callspec"))
-    names = sorted({item.callspec.params["name"] for item in own})
+    names = sorted({str(item.callspec.params["name"]) for item in own})
 
     def find(name: str) -> Path:
         if not (home / f"{name}-0.json").exists():

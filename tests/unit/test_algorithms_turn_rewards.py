@@ -5,6 +5,7 @@ over rewards that come with turns."""
 import random
 from collections.abc import Iterator
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -125,7 +126,7 @@ def leave_one_out(group: list[list[float]]) -> list[list[float]]:
     return [
         [
             earned_from(own, turn)
-            - np.mean([earned_from(other, turn) for other in range(len(group)) if other != own])
+            - fmean(earned_from(other, turn) for other in range(len(group)) if other != own)
             for turn in range(len(turns))
         ]
         for own, turns in enumerate(group)
