@@ -37,7 +37,8 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. `scores`: greedy exact match (0..1) by the number of iterations that the
-    scored weights held. `metrics`: others, by name, a number for each iteration that has one."""
+    scored weights held. `metrics`: others, by name, a number for each iteration that has one.
+    `made_with`: what it was made with beside the job, each part by its digest."""
 
     arm: str
     lag: int = 0
@@ -48,6 +49,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     rewards: list[float] = []
     metrics: dict[str, list[float]] = {}
     job: str = ""
+    made_with: dict[str, str] = {}
     commit: str = ""
     machine: str = ""
     began: str = ""

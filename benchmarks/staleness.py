@@ -14,10 +14,12 @@ is not run again, so that arms and seeds can be measured in parts. Without it, a
 the folder is set aside first. At the end all that is there is reported, and
 `scripts/staleness/staleness_page.py` writes `docs/results/staleness.md` from it; `--page` does this
 alone. The lines are then kept beside the results (`KEPT`), and `--resume` in a clone that has no
-OUTPUT goes on from there.
+OUTPUT goes on from there. A run whose preset, model, questions or flags were others than those of
+now is of another study: it is named, left out, and made again.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import shutil
@@ -29,18 +31,32 @@ from typing import Any
 import msgspec
 
 from agentrl.algorithms.mismatch import MAX_AGE_BUCKET
+from agentrl.config.presets import PRESETS
+from agentrl.envs.registry import load_env
+from agentrl.envs.search_r1.questions import SearchR1Source
 from agentrl.errors import DataError
 from benchmarks import RESULTS, ROOT, report
 from benchmarks.curves import Curve, append, finished, present, read, scores_of
 from benchmarks.default_job import call, set_aside
 from benchmarks.staleness_numbers import BASE, MASKED, NAIVE, Points, rows_of
 
-__all__ = ["ARMS", "FLAGS", "POINTS", "SEEDS", "Arm", "command", "curve_of", "job_digest"]
+__all__ = [
+    "ARMS",
+    "FLAGS",
+    "POINTS",
+    "SEEDS",
+    "Arm",
+    "command",
+    "curve_of",
+    "job_digest",
+    "made_with",
+    "of_others",
+]
 
 # ---- The job. Frozen before any correction was run on it: that it bites was looked for, and is
 # ---- shown, by `on-policy` and `naive` alone. A change of anything here makes it another job,
-# ---- whose runs do not mix with those of this one (`job_digest`), and for which that has to be
-# ---- shown anew, before a correction is run.
+# ---- whose runs do not mix with those of this one (`job_digest`, `made_with`), and for which that
+# ---- has to be shown anew, before a correction is run.
 
 SEEDS = (1, 2, 3, 4, 5)
 #: Iterations whose weights are scored: before training, then each fourth.
@@ -90,6 +106,8 @@ ARMS: dict[str, Arm] = {
     "age-mask": Arm(("--no-use-tis",), trained=0.5),
 }
 LAG = 8
+#: Training questions of a seed that tell whether they are still the same.
+NUM_TASKS = 64
 KEPT = RESULTS / "staleness_curves.jsonl"
 
 
@@ -100,8 +118,30 @@ def lag_of(arm: str, lag: int) -> int:
 def job_digest() -> str:
     """Tells runs of this job from those of another."""
     flags = {name: Path(str(value)).name for name, value in FLAGS.items()}
-    job = json.dumps([flags, msgspec.to_builtins(POINTS), LEAST_BOUND], sort_keys=True)
-    return hashlib.sha256(job.encode()).hexdigest()[:12]
+    return _digest([flags, msgspec.to_builtins(POINTS), LEAST_BOUND])
+
+
+def made_with(arm: str) -> dict[str, str]:
+    """What the runs of an arm are made with beside the job, each part by its digest."""
+    return {**_of_all_arms(), "arm": _digest(msgspec.to_builtins(ARMS[arm]))}
+
+
+@functools.cache
+def _of_all_arms() -> Mapping[str, str]:
+    preset = PRESETS[str(FLAGS["preset"])].values
+    model = Path(preset["hf_checkpoint"])
+    weights = (model / "model.safetensors").read_bytes()
+    asked = load_env(str(FLAGS["env"])).eval_tasks({})
+    trained = [SearchR1Source(1).task(index) for index in range(NUM_TASKS)]
+    return {
+        "preset": _digest(preset | {"hf_checkpoint": model.name}),
+        "model": hashlib.sha256(weights).hexdigest()[:12],
+        "questions": _digest(msgspec.to_builtins([asked, trained])),
+    }
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def command(arm: str, lag: int, seed: int, run: Path) -> list[str]:
@@ -135,7 +175,7 @@ def measure(arm: str, lag: int, seed: int, output: Path) -> Curve:
 
     curve = finished(run, words, job_digest(), read_off)
     shutil.rmtree(run)
-    return curve
+    return msgspec.structs.replace(curve, made_with=made_with(arm))
 
 
 def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
@@ -178,10 +218,31 @@ def _require_age(line: Mapping[str, Any], age: int) -> None:
 
 
 def read_curves(path: Path) -> list[Curve]:
-    """Finished runs of this job by arm and seed, the newest where one was made twice."""
+    """Finished runs of this job by arm and seed, the newest where one was made twice; none that was
+    made with something else than now (`of_others`)."""
     order = list(ARMS)
-    mine = {(c.lag, order.index(c.arm), c.seed): c for c in read(path, job_digest())}
+    curves = [c for c in read(path, job_digest()) if not _changed(c)]
+    mine = {(c.lag, order.index(c.arm), c.seed): c for c in curves}
     return [mine[key] for key in sorted(mine)]
+
+
+def of_others(path: Path) -> list[str]:
+    """Each run of this job that was made with something else than now, and with what."""
+    pairs = ((curve, _changed(curve)) for curve in read(path, job_digest()))
+    return [
+        f"{curve.arm}, lag {curve.lag}, seed {curve.seed} is left out: made with another "
+        f"{', '.join(parts)}"
+        for curve, parts in pairs
+        if parts
+    ]
+
+
+def _changed(curve: Curve) -> list[str]:
+    """The parts of what a run was made with that are others now."""
+    if curve.arm not in ARMS:
+        return ["arm"]
+    wanted = made_with(curve.arm)
+    return [name for name, digest in wanted.items() if curve.made_with.get(name) != digest]
 
 
 def origins(curves: Sequence[Curve]) -> dict[str, Any]:
@@ -230,6 +291,8 @@ def main() -> int:
     path = output / "curves.jsonl"
     if (options.page or options.resume) and not path.exists() and KEPT.exists():
         shutil.copyfile(KEPT, path)
+    for line in of_others(path):
+        print(line, file=sys.stderr)
     if not options.page:
         try:
             measure_all(options.arms, options.seeds, options.lag, output)

@@ -11,7 +11,8 @@ from _pytest.terminal import TerminalReporter
 from tests.slices import of_the_day, of_the_part
 
 #: Files of many tests that take minutes all the same.
-_LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "megatron_ranks")}
+_LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume")}
+_LONG |= {f"test_{name}_ranks.py" for name in ("megatron", "objectives")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "step", "weights")}
 #: Of the files that take turns, those that every day plays all the same.
 _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}

@@ -109,13 +109,15 @@ class Algorithm:
     """A policy gradient whose advantages are the rewards. `Args`: a msgspec.Struct that
     `--algorithm-args` fills. `metrics`: what its loss reports beside those of `policy_loss`.
     `reads`: the flags of the objective that one of agentrl's own reads; any other is refused. Of a
-    class of the user's that is observed (`agentrl.learner.algorithm_trial`). `requires`: flags that
-    have to be set so. `reward_levels`: those of `--reward-level` that its `credit` knows; one
-    that a class defines knows `episode` alone, unless that says more."""
+    class of the user's that is observed (`agentrl.learner.algorithm_trial`). `deviations`: where it
+    differs from its papers, for docs/objectives.md. `requires`: flags that have to be set so.
+    `reward_levels`: those of `--reward-level` that its `credit` knows; one that a class defines
+    knows `episode` alone, unless that says more."""
 
     Args: ClassVar[type[msgspec.Struct]] = NoArgs
     metrics: ClassVar[tuple[Metric, ...]] = ()
     reads: ClassVar[frozenset[str]] = frozenset()
+    deviations: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
     reward_levels: ClassVar[frozenset[str]] = frozenset({"episode", "role"})
     #: Whether an episode of credit 0 has no gradient, and need not be computed. None: as the
@@ -183,6 +185,10 @@ class Algorithm:
         """The credits of a group from the value of each episode."""
         return [Credit(value, skip=value == 0 and not self._has_other_terms) for value in values]
 
+    def credits_by_turn(self, values: Sequence[tuple[float, ...]]) -> list[Credit]:
+        """The credits of a group from the values of each episode's turns."""
+        return [Credit(each, skip=not any(each) and not self._has_other_terms) for each in values]
+
     @property
     def _has_other_terms(self) -> bool:
         """Whether an episode of advantage 0 may have a gradient."""
@@ -209,7 +215,8 @@ class Algorithm:
 
     def teaches(self, reward: float) -> bool:
         """Whether something is learnt where every episode earned this."""
-        if self.cfg.use_opd or self.cfg.reward_level == "role":  # roles may differ all the same
+        # turns and roles may differ all the same
+        if self.cfg.use_opd or self.cfg.reward_level != "episode":
             return True
         num = max(2, self.needs.min_group)
         is_unknown = self.loss_vanishes is None and self._is_unknown

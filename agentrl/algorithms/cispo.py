@@ -17,10 +17,13 @@ class Cispo(Grpo):
     """`sg(clip(rho, 1 - e, 1 + e_high)) A log pi`, rho = pi / pi_prox of each token.
 
     CISPO: MiniMax-M1, Chen et al. 2025, equations 4 (objective) and 5 (clip),
-    https://arxiv.org/abs/2506.13585. There the lower bound is off (`--eps-clip 1`) and the mean is
-    over all tokens (`--calculate-per-token-loss`); neither is set here by itself.
+    https://arxiv.org/abs/2506.13585.
     """
 
+    deviations = (
+        "there the lower bound is off (`--eps-clip 1`) and the mean is over all tokens "
+        "(--calculate-per-token-loss); neither is set here by itself"
+    )
     reads = Grpo.reads - {"eps_clip_c"}
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:

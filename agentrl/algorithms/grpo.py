@@ -45,14 +45,7 @@ class Grpo(Algorithm):
     def credit(self, group: GroupRows) -> Sequence[Credit]:
         if self.cfg.reward_level != "turn":
             return super().credit(group)
-        return [
-            Credit(advantages, skip=not any(advantages) and not self._has_other_terms)
-            for advantages in turn_credits(group, self.values)
-        ]
-
-    def teaches(self, reward: float) -> bool:
-        """Turns may differ where episodes do not."""
-        return self.cfg.reward_level == "turn" or super().teaches(reward)
+        return self.credits_by_turn(turn_credits(group, self.values))
 
     def values(self, rewards: Sequence[float]) -> Sequence[float]:
         if self.cfg.disable_rewards_normalization:

@@ -18,11 +18,13 @@ class Gspo(Grpo):
 
     GSPO: Zheng et al. 2025, equations 5 (objective), 6 (advantage, that of GRPO) and 7 (ratio),
     https://arxiv.org/abs/2507.18071. Its clip range is about 3e-4, not PPO's 0.2: set --eps-clip.
-    Deviations: a sequence is a trajectory segment (an agent's episode may have several), and its
-    mean is over trained tokens alone, so that what staleness masks has no say. Sampling engine and
-    learner are weighted token by token (`--use-tis`).
     """
 
+    deviations = (
+        "a sequence is a trajectory segment (an agent's episode may have several); "
+        "its mean is over trained tokens alone, so that what staleness masks has no say; "
+        "sampling engine and learner are weighted token by token (--use-tis)"
+    )
     reads = Grpo.reads - {"eps_clip_c"}
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:

@@ -26,14 +26,18 @@ class Opob(Algorithm):
 
     The off-policy optimal baseline of VCPO: Huang et al. 2026, section 3.3,
     https://arxiv.org/abs/2602.17616, whose weight is `--tis-level sequence --tis-clip 8`, and
-    whose step `--scale-lr-by-ess`; all of it is `--preset vcpo`. Deviations: |s|^2 is taken as the
-    sum of (1 - pi)^2 over trained tokens, what a score gains by the token alone (there the squared
-    norm of the gradient by all weights, from a backward pass for each episode); w is that of the
-    policy at the start of the iteration. The baseline is over the episodes that are trained: of
-    one that is not (`--overlong-filter`, a removed sample, all tokens too old) no ratio is known,
-    and its reward is in std alone. `agentrl view` shows R / std, since b follows from tokens.
+    whose step `--scale-lr-by-ess`; all of it is `--preset vcpo`. The baseline is over the
+    episodes that are trained: of one that is not (`--overlong-filter`, a removed sample, all tokens
+    too old) no ratio is known, and its reward is in std alone. `agentrl view` shows R / std, since
+    b follows from tokens.
     """
 
+    deviations = (
+        "|s|^2 is taken as the sum of (1 - pi)^2 over trained tokens, what a score gains by the "
+        "token alone (there the squared norm of the gradient by all weights, from a backward pass "
+        "for each episode); "
+        "w is that of the policy at the start of the iteration"
+    )
     reads = TERMS | {"eps_clip_c"}
     reward_levels = frozenset({"episode"})  # a baseline is of whole episodes
 

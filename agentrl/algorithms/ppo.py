@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from agentrl.algorithms.base import TERMS, Algorithm, Total
 from agentrl.algorithms.gae import generalized_advantages
 from agentrl.algorithms.penalties import kl_penalty
-from agentrl.algorithms.rows import MicroBatch, Outputs, Row
+from agentrl.algorithms.rows import Credit, MicroBatch, Outputs, Row
+from agentrl.algorithms.turn_rewards import at_last_actions, by_turn
 from agentrl.config.run import RunConfig
+from agentrl.types import GroupRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,24 +25,29 @@ __all__ = ["Ppo"]
 
 class Ppo(Algorithm):
     """GAE over the sampled tokens of an episode, `r_t = -kl_coef (log pi_prox - log pi_ref)` and R
-    more at the last one; the critic learns `A_t + V_t`, clipped by `--value-clip`.
+    more at the last one, or under `--reward-level turn` the reward of each turn at its last one;
+    the critic learns `A_t + V_t`, clipped by `--value-clip`.
 
     PPO: Schulman et al. 2017, algorithm 1 and equations 7 and 9, https://arxiv.org/abs/1707.06347;
     GAE: Schulman et al. 2015, https://arxiv.org/abs/1506.02438; the KL in the reward: Ouyang et al.
-    2022, equation 2, https://arxiv.org/abs/2203.02155. Deviations: policy and critic share no
-    weights, and each has an optimizer of its own; time runs over sampled tokens alone (in slime
-    over tool tokens too), and on through the segments of an episode, of each role by itself; V is
-    that of the critic at the start of the iteration, for all its steps; tokens that are not
-    trained pass time and values on, pay no KL and teach neither model; the critic's loss carries no
-    weight for stale tokens. Groups are not compared.
+    2022, equation 2, https://arxiv.org/abs/2203.02155. Groups are not compared.
     """
 
+    deviations = (
+        "policy and critic share no weights, and each has an optimizer of its own; "
+        "time runs over sampled tokens alone (in slime over tool tokens too), and on through the "
+        "segments of an episode, of each role by itself; "
+        "V is that of the critic at the start of the iteration, for all its steps; "
+        "tokens that are not trained pass time and values on, pay no KL and teach neither model; "
+        "the critic's loss carries no weight for stale tokens"
+    )
     reads = (
         TERMS
         | {"eps_clip_c", "kl_coef", "gamma", "lambd", "value_clip"}
         | {"num_critic_only_steps"}
     )
     loss_vanishes = False
+    reward_levels = Algorithm.reward_levels | {"turn"}
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
@@ -52,6 +60,11 @@ class Ppo(Algorithm):
     def trains(self, iteration: int) -> tuple[str, ...]:
         is_early = iteration <= self.cfg.num_critic_only_steps
         return ("critic",) if is_early else ("policy", "critic")
+
+    def credit(self, group: GroupRows) -> Sequence[Credit]:
+        if self.cfg.reward_level != "turn":
+            return super().credit(group)
+        return self.credits_by_turn([tuple(turns) for turns in by_turn(group)])
 
     def advantages(self, rows: Sequence[Row], total: Total) -> None:
         for segments in _episodes(rows):
@@ -67,7 +80,7 @@ class Ppo(Algorithm):
         values_N = np.concatenate(
             [row.columns["values"][here] for row, here in zip(segments, sampled, strict=True)]
         ).astype(np.float64)
-        rewards_N[-1:] += segments[0].credit.value
+        rewards_N += _earned(segments)
         advantages_N = generalized_advantages(rewards_N, values_N, self.cfg.gamma, self.cfg.lambd)
         start = 0
         for row, here in zip(segments, sampled, strict=True):
@@ -100,6 +113,19 @@ class Ppo(Algorithm):
             "value_clipfrac": mean(clipped_K),
             "explained_variance": mean(explained_K),
         }
+
+
+def _earned(segments: Sequence[Row]) -> npt.NDArray[np.float64]:
+    """What each sampled token of an episode earned, its segments in order."""
+    turns_N = np.concatenate(
+        [row.first_turn + row.columns["turns"][row.columns["sampled"]] for row in segments]
+    )
+    credit = segments[0].credit
+    if isinstance(credit.value, tuple):
+        return at_last_actions(credit.value, turns_N)
+    found_N = np.zeros(len(turns_N))
+    found_N[-1:] = credit.numbers
+    return found_N
 
 
 def _episodes(rows: Sequence[Row]) -> Iterator[list[Row]]:

@@ -20,11 +20,15 @@ class ReinforcePlusPlus(Algorithm):
     `r_k = -kl_coef (log pi_prox - log pi_ref)`, and R more at the last token.
 
     REINFORCE++: Hu et al. 2025, section 3, https://arxiv.org/abs/2501.03262, which has no discount
-    (gamma 1); with one, slime's. Deviations: k runs over the sampled tokens of a trajectory
-    segment, each of which ends with the reward of its episode; tokens that are not trained pay no
-    KL; the ratio is to the start of the iteration.
+    (gamma 1); with one, slime's.
     """
 
+    deviations = (
+        "a return is over the sampled tokens of a trajectory segment, each of which ends with the "
+        "reward of its episode; "
+        "tokens that are not trained pay no KL; "
+        "the ratio is to the start of the iteration"
+    )
     reads = TERMS | {"eps_clip_c", "kl_coef", "gamma"}
     requires = frozenset({"normalize_advantages"})
 

@@ -23,10 +23,12 @@ class ReinforcePlusPlusBaseline(ReinforcePlusPlus):
     iteration.
 
     REINFORCE++ with baseline: Hu et al. 2025, section 3, https://arxiv.org/abs/2501.03262.
-    Deviation: the KL, which the paper adds to the loss, is here as in slime each token's own and
-    not a return; `--use-kl-loss` is the paper's.
     """
 
+    deviations = (
+        "the KL, which the paper adds to the loss, is here as in slime each token's own and not a "
+        "return; --use-kl-loss is the paper's"
+    )
     reads = TERMS | {"eps_clip_c", "kl_coef"}
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:

@@ -7,13 +7,10 @@ are in the iteration. VCPO: Huang et al. 2026, section 3, https://arxiv.org/abs/
 square root that goes with AdamW. The reference is the share of the first iteration with
 trained tokens of a run, which no older policy sampled: what is below 1 there is how engine and
 learner compute. It is state, and is in every checkpoint.
-
-Deviations: one share for all steps of an iteration, of the policy at its start (there one for each
-mini-batch); segments that are not computed, since their group earned alike, are not among the n; a
-reference that is measured (in the authors' code 1, or given).
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -27,6 +24,13 @@ __all__ = ["StepSize"]
 class StepSize:
     """Keeps the reference. `share`: of the iteration that was looked at last; None: nothing was
     trained in it."""
+
+    deviations: ClassVar[str] = (
+        "one share for all steps of an iteration, of the policy at its start (there one for each "
+        "mini-batch); "
+        "segments that are not computed, since their group earned alike, are not counted; "
+        "the reference is measured (in the authors' code 1, or given)"
+    )
 
     def __init__(self) -> None:
         self.reference: float | None = None

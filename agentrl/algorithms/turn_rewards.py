@@ -1,16 +1,21 @@
 """`--reward-level turn`: what each turn earned, and what follows from it for its tokens.
 
 Pure, from the lease header alone: `EpisodeFacts.turn_rewards` has what the Env gave with each step.
+
+Shape suffix: N = actions of an episode.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from agentrl.algorithms.rows import facts_of, num_turns
 from agentrl.errors import DataError
 from agentrl.types import GroupRows
 
-__all__ = ["by_turn", "turn_credits"]
+__all__ = ["at_last_actions", "by_turn", "later_turns", "turn_credits"]
 
 
 def by_turn(group: GroupRows) -> list[list[float]]:
@@ -41,8 +46,21 @@ def turn_credits(
     """
     rewards = by_turn(group)
     compared = iter(values([reward for turns in rewards for reward in turns]))
-    found = []
-    for turns in rewards:
-        own = [next(compared) for _ in turns]
-        found.append(tuple(math.fsum(own[turn:]) for turn in range(len(own))))
-    return found
+    return [later_turns([next(compared) for _ in turns]) for turns in rewards]
+
+
+def later_turns(turns: Sequence[float]) -> tuple[float, ...]:
+    """For each turn of an episode, the sum over it and the turns after it."""
+    return tuple(math.fsum(turns[turn:]) for turn in range(len(turns)))
+
+
+def at_last_actions(
+    rewards: Sequence[float], turns_N: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """What each action earned, in order of turns: the reward of a turn stands at its last action,
+    or, where it has none, at the last one before it (the first of all, where none is)."""
+    found_N = np.zeros(len(turns_N))
+    if len(turns_N):
+        last = np.searchsorted(turns_N, np.arange(len(rewards)), side="right") - 1
+        np.add.at(found_N, last.clip(min=0), rewards)
+    return found_N

@@ -20,6 +20,6 @@ def clipped_value_loss(
     The clip is in no equation there: it is that of the authors' code, "PPO2", as Engstrom et al.
     2020, section 3, https://arxiv.org/abs/2005.12729, describe it. As in slime, without 1/2.
     """
-    near_K = old_K + (values_K - old_K).clamp(-value_clip, value_clip)
+    near_K = values_K.clamp(old_K - value_clip, old_K + value_clip)  # V itself within the range
     plain_K, clipped_K = (values_K - returns_K).square(), (near_K - returns_K).square()
     return torch.maximum(plain_K, clipped_K), clipped_K.detach() > plain_K.detach()

@@ -17,9 +17,11 @@ import functools
 import logging
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.algorithms.mismatch import MAX_AGE_BUCKET
 from agentrl.config.mixture import ways_of
 from agentrl.errors import HealthError
 from agentrl.learner.metrics import LogprobDiff
@@ -30,6 +32,7 @@ __all__ = [
     "COLLAPSED_REWARD",
     "MAX_DRIFT",
     "MAX_START_KL",
+    "MIN_DRIFT_TOKENS",
     "MIN_ENTROPY",
     "MIN_EPISODES",
     "PATIENCE",
@@ -55,6 +58,9 @@ MIN_ENTROPY = 0.005
 #: single tokens correct little. From a small search agent that was trained on tokens of a constant
 #: age; a large one may bear more.
 MAX_DRIFT = 0.04
+#: Sampled tokens of an age in an iteration below which the drift of that age is not judged: one odd
+#: token would be most of the mean.
+MIN_DRIFT_TOKENS = 64
 #: A collapsed policy that earns less than this share of its best reward is not learning.
 COLLAPSED_REWARD = 0.5
 
@@ -257,7 +263,12 @@ class Health:
         age has a streak of its own: between two pushes the ages rise, and the drift with them."""
         name = "train/log_ratio_m2/age_"
         drifts = {int(key[len(name) :]): metrics[key] for key in metrics if key.startswith(name)}
-        streaks = {age: self._drifted[age] for age in sorted(drifts) if age > 0}
+        counts: Any = metrics.get("train/age_histogram")
+        streaks = {
+            age: self._drifted[age]
+            for age in sorted(drifts)
+            if age > 0 and (counts is None or self._num_tokens(counts, age) >= MIN_DRIFT_TOKENS)
+        }
         told = [
             age
             for age, streak in streaks.items()
@@ -274,6 +285,11 @@ class Health:
             "age. --use-tis corrects that in part: lower --lr or --max-staleness, or give "
             "--trust-region negative (docs/async.md)",
         )
+
+    def _num_tokens(self, counts: Sequence[int], age: int) -> int:
+        """Of an age, by the histogram; the last metric by age pools all that may be trained."""
+        last = age if age < MAX_AGE_BUCKET else self._cfg.staleness_bound
+        return sum(counts[age : last + 1])
 
     def _warn(self, check: str, text: str) -> None:
         if check not in self._warned:

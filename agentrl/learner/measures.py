@@ -6,7 +6,8 @@ declares (`agentrl.telemetry.metrics`):
     sum     x              added over micro-batches and replicas; the mean over steps
     mean    total, n       both added; total / n
     max     x              the largest of all
-    ess     r, r^2, n      sums of importance ratios, added; their effective sample share
+    ess     r, r^2, n      sums of importance ratios, added; their effective sample share, of
+                           `MIN_SAMPLES` or more
 
 A measure is the tuple of these numbers. Pure, and in the order of the reports, so that sums do not
 depend on timing.
@@ -21,10 +22,14 @@ from agentrl.algorithms.ratios import effective_sample_share
 from agentrl.errors import DataError
 from agentrl.telemetry.metrics import REGISTRY, Metric
 
-__all__ = ["Measure", "Measures", "joined", "measured", "value_of"]
+__all__ = ["MIN_SAMPLES", "Measure", "Measures", "joined", "measured", "value_of"]
 
 Measure = tuple[float, ...]
 Measures = dict[str, Measure]
+
+#: Ratios of which an effective sample share says something: that of n is never below 1 / n, and of
+#: one is 1 however old it is.
+MIN_SAMPLES = 8
 
 _WIDTHS = {"sum": 1, "mean": 2, "max": 1, "ess": 3}
 
@@ -57,13 +62,14 @@ def joined(parts: Iterable[Mapping[str, Measure]]) -> Measures:
 
 
 def value_of(name: str, measure: Measure, num_steps: int) -> float | None:
-    """The metric's value over `num_steps` joined steps; None where nothing was measured."""
+    """The metric's value over `num_steps` joined steps; None where nothing was measured, or for an
+    effective sample share too little."""
     metric = _declared(name)
     if metric is not None and metric.reduce == "max":
         return measure[0]
     if metric is not None and metric.reduce == "ess":
         total, squared, num = measure
-        return effective_sample_share(num, total, squared) if num else None
+        return effective_sample_share(num, total, squared) if num >= MIN_SAMPLES else None
     total, num = measure if len(measure) == 2 else (measure[0], num_steps)
     return total / num if num else None
 

@@ -117,13 +117,25 @@ _DECLARED = (
         "Figures that --custom-tis-function-path measures, mean over trained tokens",
         "mean",
     ),
-    Metric("train/ess", "share", "Effective sample size of pi / mu of trained tokens", "ess"),
-    Metric("train/ess/*", "share", "Effective sample size of tokens of one age", "ess"),
-    Metric("train/ess_sequence", "share", "Effective sample size of pi / mu of sequences", "ess"),
+    Metric(
+        "train/ess",
+        "share",
+        "Effective sample size of pi / mu of trained tokens; of 8 or more",
+        "ess",
+    ),
+    Metric(
+        "train/ess/*", "share", "Effective sample size of tokens of one age; of 8 or more", "ess"
+    ),
+    Metric(
+        "train/ess_sequence",
+        "share",
+        "Effective sample size of pi / mu of sequences; of 8 or more",
+        "ess",
+    ),
     Metric(
         "train/ess_sequence/*",
         "share",
-        "Effective sample size of sequences, by the age of the oldest token",
+        "Effective sample size of sequences, by the age of the oldest token; of 8 or more",
         "ess",
     ),
     Metric("train/log_ratio_m2", "nats^2", "Mean of (log pi / mu)^2 of trained tokens", "mean"),

@@ -1,5 +1,5 @@
 """What a rank of a test does: packed batches, losses, and a short job or a script over them. Any
-number of ranks can play it (worker processes load this file by its path)."""
+number of ranks can play it."""
 
 import json
 from collections.abc import Sequence

@@ -15,8 +15,9 @@ Flags = Mapping[str, Any]
 class Seq:
     """`group`: the rewards of its group, `name`, of which its own is `group[index]`. `mask`:
     trained, of those that were `sampled`. `episode_len`: sampled tokens of its whole episode.
-    `values`: of the critic before the first step, and before this one. The rest are
-    log-probabilities of the labels."""
+    `values`: of the critic before the first step, and before this one. `earned`: the reward of each
+    action, where not all of it comes with the last one. The rest are log-probabilities of the
+    labels."""
 
     group: list[float]
     index: int
@@ -35,3 +36,4 @@ class Seq:
     values: Array = field(default_factory=lambda: np.zeros(0))
     values_now: Array = field(default_factory=lambda: np.zeros(0))
     returns: Array = field(default_factory=lambda: np.zeros(0))
+    earned: Array | None = None

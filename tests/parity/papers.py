@@ -98,7 +98,7 @@ def step_scale(seqs: Sequence[Seq], reference: float) -> float:
 
 def gae(seqs: Sequence[Seq], flags: Flags) -> None:
     """Schulman et al. 2015, the double sum as it stands: an action is a sampled token, time runs on
-    through the segments of an episode, and the reward comes with the last one."""
+    through the segments of an episode, and the reward comes with the last one, or as `earned`."""
     gamma, lambd = flags.get("gamma", 1.0), flags.get("lambd", 1.0)
     for name, index in {(seq.name, seq.index) for seq in seqs}:
         parts = [seq for seq in seqs if (seq.name, seq.index) == (name, index)]
@@ -108,7 +108,10 @@ def gae(seqs: Sequence[Seq], flags: Flags) -> None:
         actions = [(seq, t) for seq in parts for t in np.flatnonzero(seq.sampled)]
         kl = {id(seq): _kl(seq, flags) for seq in parts}
         rewards = [-kl[id(seq)][t] for seq, t in actions]
-        rewards[-1] += parts[0].group[index]
+        if parts[0].earned is None:
+            rewards[-1] += parts[0].group[index]
+        for place, (seq, t) in enumerate(actions):
+            rewards[place] += 0.0 if seq.earned is None else seq.earned[t]
         values = [seq.values[t] for seq, t in actions] + [0.0]
         delta = [rewards[i] + gamma * values[i + 1] - values[i] for i in range(len(actions))]
         for i, (seq, t) in enumerate(actions):

@@ -2,7 +2,6 @@
 its own."""
 
 import functools
-import importlib.util
 import json
 import socket
 import sys
@@ -26,7 +25,9 @@ from agentrl.models.registry import open_model
 
 
 def main(rank: int, jobs: list[dict[str, Any]]) -> None:
-    plays = _plays()
+    from tests.parity import jobs as plays
+    from tests.parity import leases
+
     for job in jobs:
         cfg = RunConfig(**job["config"])
         if "longest" in job:
@@ -44,6 +45,8 @@ def main(rank: int, jobs: list[dict[str, Any]]) -> None:
         )
         if "script" in job:
             plays.follow(backend, job["script"])
+        elif "leases" in job:
+            leases.play(backend, cfg, Path(job["target"]))
         else:
             plays.play(backend, Path(job["target"]))
         backend.close()
@@ -115,15 +118,6 @@ def _measure(cfg: RunConfig, rank: int, job: dict[str, Any]) -> None:
         Path(f"{job['target']}.{rank}.json").write_bytes(msgspec.json.encode(found))
 
 
-def _plays() -> Any:
-    spec = importlib.util.spec_from_file_location("plays", Path(__file__).with_name("jobs.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    plays = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plays)
-    return plays
-
-
 def _agreed_port(target: str, rank: int) -> int:
     """A port chosen just before it is used: one reserved earlier may have gone to a collective's
     own connection meanwhile."""
@@ -140,4 +134,5 @@ def _agreed_port(target: str, rank: int) -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     main(int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))

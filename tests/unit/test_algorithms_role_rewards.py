@@ -161,10 +161,15 @@ def test_roles_of_any_estimator_that_compares_rewards() -> None:
 
 @pytest.mark.parametrize(
     ("name", "level"),
-    [("opob", "role"), ("opob", "turn"), ("rloo", "turn"), ("ppo", "turn")],
+    [("opob", "role"), ("opob", "turn"), ("reinforce_plus_plus_baseline", "turn")],
 )
 def test_an_estimator_that_does_not_know_a_level_is_refused(name: str, level: Any) -> None:
-    cfg = RunConfig(advantage_estimator=name, reward_level=level, n_samples_per_prompt=4)
+    cfg = RunConfig(
+        advantage_estimator=name,
+        reward_level=level,
+        n_samples_per_prompt=4,
+        normalize_advantages=True,
+    )
     with pytest.raises(
         ConfigError,
         match=rf"--reward-level {level}: --advantage-estimator {name} does not know of {level}s "

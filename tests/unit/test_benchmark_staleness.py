@@ -65,6 +65,35 @@ def test_the_job_is_the_frozen_one() -> None:
     assert staleness.job_digest() == "4a095f94bc0f"
 
 
+def test_what_the_arms_that_were_run_are_made_with_is_as_it_was() -> None:
+    """Where one of these differs, the runs that are kept are of another study."""
+    parts = {"preset": "8ec9e8539be1", "model": "962c5040ae92", "questions": "87ce9a13d2f5"}
+    assert staleness.made_with(BASE) == {**parts, "arm": "14776ea342e5"}
+    assert staleness.made_with(NAIVE) == {**parts, "arm": "e5f4b2f6e70c"}
+    assert len({staleness.made_with(arm)["arm"] for arm in ARMS}) == len(ARMS)
+
+
+@pytest.mark.parametrize("part", ["preset", "model", "questions", "arm"])
+def test_a_run_that_was_made_with_something_else_is_named_and_not_continued(
+    part: str, tmp_path: Path
+) -> None:
+    path, kept = tmp_path / "curves.jsonl", curve(NAIVE, 1, 0.5)
+    other = msgspec.structs.replace(kept, seed=2, made_with=kept.made_with | {part: "another"})
+    for each in (kept, other, msgspec.structs.replace(kept, seed=3, arm="gone")):
+        append(path, each)
+    assert [c.seed for c in staleness.read_curves(path)] == [1]
+    assert staleness.of_others(path) == [
+        f"naive, lag 8, seed 2 is left out: made with another {part}",
+        "gone, lag 8, seed 3 is left out: made with another arm",
+    ]
+
+
+def test_all_runs_that_are_kept_are_of_the_study_as_it_is() -> None:
+    assert staleness.of_others(staleness.KEPT) == []
+    num = len(staleness.KEPT.read_bytes().splitlines())
+    assert len(staleness.read_curves(staleness.KEPT)) == num > 0
+
+
 def test_the_questions_are_the_first_of_the_held_out_ones() -> None:
     env = load_env(str(resolved(NAIVE).env))
     check_class(env)
@@ -170,8 +199,15 @@ def curve(
     scores = dict.fromkeys((0, *POINTS.scored), score)
     scores[POINTS.settled] = score if lowest is None else lowest
     lag = 0 if arm == BASE else 8
-    kept = {} if arm == BASE else {"ess": [ess - 0.1, ess + 0.1]}
-    return Curve(arm=arm, lag=lag, seed=seed, scores=scores, job=staleness.job_digest(), **kept)  # type: ignore[arg-type]
+    return Curve(
+        arm=arm,
+        lag=lag,
+        seed=seed,
+        scores=scores,
+        ess=[] if arm == BASE else [ess - 0.1, ess + 0.1],
+        job=staleness.job_digest(),
+        made_with=staleness.made_with(arm),
+    )
 
 
 def test_student_has_the_quantiles_of_scipy() -> None:

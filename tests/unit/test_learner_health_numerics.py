@@ -1,15 +1,24 @@
 """Checks of a run's log-probabilities: engine against learner, reference model against the first
 weights, and old tokens against the policy."""
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from agentrl.config.device_defaults import for_device
 from agentrl.config.run import RunConfig
 from agentrl.errors import HealthError
-from agentrl.learner.health import MAX_DRIFT, MAX_START_KL, PATIENCE, check_logprobs
+from agentrl.learner.health import (
+    MAX_DRIFT,
+    MAX_START_KL,
+    MIN_DRIFT_TOKENS,
+    PATIENCE,
+    check_logprobs,
+)
 from agentrl.learner.metrics import LogprobDiff
 from agentrl.learner.tolerance import BFLOAT16, FLOAT32, Tolerance, tolerance_of
-from tests.unit.health_runs import SOUND, play, sound
+from tests.unit.health_runs import CFG, SOUND, play, sound
 
 # ---- engine and learner -------------------------------------------------------------------------
 
@@ -162,6 +171,21 @@ def test_an_iteration_without_tokens_of_an_age_does_not_end_its_streak(
     assert not caplog.records
     play([OLD, SOUND] * PATIENCE)
     assert "tokens of age 3 is 0.1 nats^2" in caplog.text
+
+
+@pytest.mark.parametrize("age", [3, 8])
+def test_a_few_tokens_of_an_age_do_not_speak_for_it(
+    age: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last metric by age is of all older tokens too."""
+    cfg = replace(CFG, max_staleness=10)
+    counts: Any = [1000] + [0] * (age - 1) + ([MIN_DRIFT_TOKENS - 1] if age < 8 else [32, 0, 31])
+    found: Any = sound({f"train/log_ratio_m2/age_{age}": 0.1}) | {"train/age_histogram": counts}
+    play([found] * (3 * PATIENCE), cfg)
+    assert not caplog.records
+    counts[age] += 1
+    play([found] * PATIENCE, cfg)
+    assert f"tokens of age {age} is 0.1 nats^2" in caplog.text
 
 
 def test_ages_that_rise_from_push_to_push_are_told(caplog: pytest.LogCaptureFixture) -> None:

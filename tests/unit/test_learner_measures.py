@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from agentrl.errors import DataError
-from agentrl.learner.measures import Measures, joined, measured, value_of
+from agentrl.learner.measures import MIN_SAMPLES, Measures, joined, measured, value_of
 from agentrl.telemetry.metrics import REGISTRY
 
 PARTS: list[Measures] = [
-    {"loss": (1.0,), "entropy": (3.0, 2.0), "logprob_diff_max": (0.5,), "ess": (2.0, 2.0, 2.0)},
-    {"loss": (4.0,), "entropy": (5.0, 6.0), "logprob_diff_max": (0.25,), "ess": (2.0, 4.0, 2.0)},
+    {"loss": (1.0,), "entropy": (3.0, 2.0), "logprob_diff_max": (0.5,), "ess": (2.0, 2.0, 4.0)},
+    {"loss": (4.0,), "entropy": (5.0, 6.0), "logprob_diff_max": (0.25,), "ess": (2.0, 4.0, 4.0)},
 ]
 
 
@@ -21,7 +21,7 @@ def test_each_reduction_joins_in_its_own_way() -> None:
     assert value_of("loss", found["loss"], num_steps=2) == 2.5
     assert value_of("entropy", found["entropy"], num_steps=2) == 1.0
     assert value_of("logprob_diff_max", found["logprob_diff_max"], num_steps=2) == 0.5
-    assert value_of("ess", found["ess"], num_steps=2) == pytest.approx(16 / (4 * 6))
+    assert value_of("ess", found["ess"], num_steps=2) == pytest.approx(16 / (8 * 6))
 
 
 def test_the_largest_is_the_same_in_every_order_and_not_a_number_is_kept() -> None:
@@ -35,6 +35,15 @@ def test_the_largest_is_the_same_in_every_order_and_not_a_number_is_kept() -> No
 def test_nothing_measured_is_no_value() -> None:
     assert value_of("entropy", (0.0, 0.0), num_steps=1) is None
     assert value_of("ess/age_2", (0.0, 0.0, 0.0), num_steps=1) is None
+
+
+@pytest.mark.parametrize("name", ["ess", "ess_sequence/age_2"])
+def test_an_effective_sample_share_of_few_is_no_value(name: str) -> None:
+    """However old the one sequence is, its share would be 1."""
+    few = MIN_SAMPLES - 1
+    assert value_of(name, (1e-6, 1e-12, 1.0), num_steps=1) is None
+    assert value_of(name, (1.0, 1.0, few), num_steps=1) is None
+    assert value_of(name, (1.0, 1.0, few + 1), num_steps=1) == pytest.approx(1 / MIN_SAMPLES)
 
 
 def test_a_report_that_its_metric_does_not_want_is_refused() -> None:

@@ -27,10 +27,12 @@ __all__ = ["Band", "Region", "floor_defect"]
 
 class Region:
     """`bounds`: the numbers behind its name in the flag, and what they are without. `units`: what
-    each is, for messages."""
+    each is, for messages. `deviations`: where it differs from its papers, for
+    docs/objectives.md."""
 
     bounds: ClassVar[tuple[float, ...]]
     units: ClassVar[tuple[str, ...]]
+    deviations: ClassVar[str] = ""
     of_iteration: ClassVar[bool] = False
 
     def __init__(self, *bounds: float) -> None:

@@ -22,10 +22,13 @@ class M2po(Region):
     r < 1), drops those of the largest (log r)^2 until the mean of the others is within the bound.
 
     M2PO: Zheng et al. 2025, equation 4 and algorithm 1, https://arxiv.org/abs/2510.01161, over the
-    whole batch. Deviations: r = pi_prox / mu, once for each iteration (there the current policy);
-    tokens that moved equally far are kept or dropped together.
+    whole batch.
     """
 
+    deviations = (
+        "the ratio is pi_prox / mu, once for each iteration (there of the current policy); "
+        "tokens that moved equally far are kept or dropped together"
+    )
     bounds = (0.04,)
     units = ("largest mean of (log ratio)^2",)
     of_iteration = True
