@@ -37,7 +37,8 @@ def ports_of_processes(
         parts = [slot for slot in slots if engine_of(slot) == planned.name]
         found |= dict.fromkeys(parts or [planned.name], 1)
         found[planned.name] += (planned.kind == "prefill") + (len(parts) > 1)
-    return found | dict.fromkeys(services, 1)
+    apart = [engine.name for engine in config.eval_engines]
+    return found | dict.fromkeys([*apart, *services], 1)
 
 
 def port_lines(config: RunConfig, needs: Mapping[str, Mapping[str, int]]) -> list[str]:

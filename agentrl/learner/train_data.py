@@ -85,7 +85,7 @@ def write_train_data(path: Path, steps: Sequence[Sequence[Row]]) -> None:
     beside.unlink(missing_ok=True)
     try:
         with disk.create_file(beside) as file:
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
             disk.sync_file(file)
         beside.replace(path)
     except BaseException:
