@@ -96,6 +96,7 @@ GROUPS = [
         (("engine-0", "engine-0.1"), {"rollout_num_gpus_per_engine": 16}),
         ((), {"sglang_config": {"sglang": [{"name": "m", "server_groups": GROUPS}]}}),
         ((), {"rollout_external_engine_addrs": ["127.0.0.1:9000"], "port_range": "2000-2999"}),
+        ((), {"eval_mode": "apart", "eval_interval": 1, "eval_num_engines": 2}),
         ((), {"loss_type": "sft_loss", "port_range": "20000-20999"}),
         (
             (),
