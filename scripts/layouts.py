@@ -1,8 +1,9 @@
 """Write `docs/layouts.md`: every layout of the learner that is compared with one process, the
 families it was compared on, and the worst difference that was measured.
 
-The cases are those of `tests/parity/test_megatron_ranks.py`, and what is measured is what its tests
-assert on; nothing is typed. A case is one model on two or four real processes.
+The cases are those of `tests/parity/layout_cases.py`, and what is measured is what the tests of
+`tests/parity/test_megatron_ranks.py` assert on; nothing is typed. A case is one model on two or
+four real processes.
 
     python -m scripts.layouts          play all cases and write the page
     python -m scripts.layouts --new    play those of rows and families that the page lacks, and keep
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from tests.parity.test_megatron_ranks import (
+from tests.parity.layout_cases import (
     CASES,
     WITH_EXPERTS,
     WITH_WHOLE_EXPERTS,
@@ -57,6 +58,10 @@ WORDS = {
     "expert_model_parallel_size": "EP{}",
     "expert_tensor_parallel_size": "ETP{}",
     "make_vocab_size_divisible_by": "vocabulary padded to {}",
+    "recompute_granularity": "{} recomputation",
+    "recompute_modules": "of {}",
+    "recompute_method": "method {}",
+    "recompute_num_layers": "{} layer",
     "overlap_grad_reduce": "gradients reduced beside the pass",
     "overlap_param_gather": "weights gathered beside the pass",
 }
@@ -69,14 +74,16 @@ out. Each one below ran on real processes over gloo, in float32, with the tiny m
 families named: two optimizer steps (AdamW, clipping) over packed micro-batches, of which ranks
 have unequal numbers, and a step that is refused on all of them. One process took the same steps.
 The worst difference is that of any weight after both steps, and of any log-probability that the
-loss reads before each of them. What one process does is compared with `transformers` in
+loss reads before each of them. The clipped gradients of the first step are compared element by
+element, within 1e-5 of the largest. What one process does is compared with `transformers` in
 [models.md](models.md). Models with delta nets are further off, up to 6e-5. In the one such case
 that was taken apart, the gradients agreed within 2.4e-7, but one weight of 1,024 of an expert had a
 gradient of 5e-6 where the median was 2e-4, and a step of AdamW makes much of the rounding of so
 small a gradient ([lab book](lab.md#2026-11-26-context-parallelism-with-delta-nets)).
 
 TP, PP, CP, EP, ETP: ranks that share tensors, the pipeline, the context, the experts, the tensors
-of one expert. SP: sequence parallelism. What these leave of the ranks are replicas.
+of one expert. SP: sequence parallelism. What these leave of the ranks are replicas. Where
+activations are recomputed, the one process keeps them.
 """
 
 TAIL = """\
@@ -127,7 +134,11 @@ def rows() -> list[Row]:
 def words_of(settings: dict[str, Any]) -> str:
     """A layout in short; without settings every rank is a replica."""
     assert settings.keys() <= WORDS.keys()
-    told = [text.format(settings[name]) for name, text in WORDS.items() if name in settings]
+    told = [
+        text.format(" and ".join(value) if isinstance(value, tuple) else value)
+        for name, text in WORDS.items()
+        if (value := settings.get(name)) is not None
+    ]
     return ", ".join(told).replace("|", r"\|") or "replicas"
 
 

@@ -333,18 +333,6 @@ def _check_experts(settings: MegatronSettings, num_ranks: int) -> None:
             "megatron-core takes all of a micro-batch for one (seq_aux_loss), and ranks have "
             "micro-batches of their own number (global_aux_loss)"
         )
-    recomputed = settings.recompute_modules or ()
-    again = "full" if settings.recompute_granularity == "full" else "selective of moe"
-    if (
-        settings.moe_enable_routing_replay
-        and stages > 1
-        and (again == "full" or "moe" in recomputed)
-    ):
-        raise ConfigError(
-            "--moe-enable-routing-replay with --pipeline-model-parallel-size "
-            f"{stages} cannot have --recompute-granularity {again}: a stage recomputes one "
-            "micro-batch while it holds the routes of another"
-        )
     if num_ranks % (size := cut * experts * stages):
         raise ConfigError(
             f"{num_ranks} learner ranks cannot hold whole sets of experts of {size} ranks "

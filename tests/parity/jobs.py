@@ -99,7 +99,8 @@ def with_routes(batch: MicroBatch, columns: Sequence[Column], seed: str) -> Micr
 
 def play(backend: TrainBackend, target: Path) -> None:
     """Take this rank's part of `STEPS` and of a step that cannot be taken; write to `target`-RANK.*
-    the first step's log-probabilities that are read, the last weights and everything else seen."""
+    the first step's log-probabilities that are read, the last weights and everything else seen;
+    and to `target`-first the state after the first step."""
     seen: dict[str, Any] = {"results": []}
     logprobs: dict[str, Tensor] = {}
     for step, shares in enumerate(STEPS):
@@ -114,6 +115,10 @@ def play(backend: TrainBackend, target: Path) -> None:
         masks = [batch.columns["mask"] for batch in own.values()]
         logprobs |= {k: f * mask for k, f, mask in zip(own, found, masks, strict=True)}
         result = backend.step("policy", list(own.values()), pg)
+        if step == 0:
+            first = Path(f"{target}-first")
+            first.mkdir(exist_ok=True)
+            backend.save_state(first)
         seen["results"].append([result.skipped, result.grad_norm, result.metrics])
     seen["nan_skipped"] = backend.step("policy", list(own.values()), nan_pg).skipped
     seen["sum"] = backend.all_reduce_sum([backend.data_parallel_rank + 1.0, 0.5])

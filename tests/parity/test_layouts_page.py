@@ -3,7 +3,7 @@
 import re
 
 from scripts import layouts
-from tests.parity.test_megatron_ranks import CASES, WITH_DELTA_NETS, bound, family_of
+from tests.parity.layout_cases import CASES, WITH_DELTA_NETS, bound, family_of
 
 #: A weight after two steps, a log-probability: how far from those of one process.
 BAR = bound("qwen3")

@@ -3,6 +3,7 @@
 import argparse
 import logging
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn
 from agentrl.config.run import RunConfig
+from agentrl.config.torch_dist import Header, Index, Whole, read_header
 from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
 from tests.parity.alone import open_alone
@@ -142,10 +144,34 @@ def test_an_optimizer_in_the_buckets_of_its_layout_is_left_and_told(
     assert "its optimizer is in buckets of the layout that wrote it, so that" in caplog.text
 
 
-def test_moments_of_another_shape_are_refused_with_the_way_round(
-    opened: Open, packed: Any, pg_loss: LossFn, tmp_path: Path
+def lacking(state: Index) -> Index:
+    """Without second moments."""
+    return {key: one for key, one in state.items() if "exp_avg_sq" not in key}
+
+
+def flat(state: Index) -> Index:
+    """As `fully_sharded_model_space` has the moments of weights that two ranks share."""
+    return {
+        key: Whole(one.dtype, (2, *[1] * len(one.shape[1:]), prod(one.shape) // 2), one.chunks)
+        for key, one in state.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (lacking, r"lacks optimizer.*; --no-load-optim takes the weights"),
+        (flat, r"in the form fully_sharded_model_space: .* or give --no-load-optim"),
+    ],
+)
+def test_moments_that_cannot_be_read_are_refused_with_the_way_round(
+    changed: Callable[[Index], Index],
+    says: str,
+    opened: Open,
+    packed: Any,
+    pg_loss: LossFn,
+    tmp_path: Path,
 ) -> None:
-    from agentrl.config.torch_dist import Header, read_header
     from agentrl.learner.megatron import foreign
 
     first = opened("qwen3", PLAIN)
@@ -153,8 +179,7 @@ def test_moments_of_another_shape_are_refused_with_the_way_round(
     save(tmp_path, first, EVERY_LAYOUT, {})
     header = read_header(tmp_path)
     assert header.steps == 1
-    lacking = {key: one for key, one in header.state.items() if "exp_avg_sq" not in key}
-    torn = Header(header.tensors, {}, lacking, header.steps)
+    torn = Header(header.tensors, {}, changed(header.state), header.steps)
     policy = first._trained["policy"]
-    with pytest.raises(ConfigError, match=r"lacks optimizer.*; --no-load-optim takes the weights"):
+    with pytest.raises(ConfigError, match=says):
         foreign.load_optimizer(tmp_path / "iter_0000002", torn, policy.module, policy.optimizer)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from agentrl.config.run import RunConfig
 from tests.parity import mtp_models
 from tests.parity.alone import open_alone
-from tests.parity.test_megatron_ranks import (
+from tests.parity.layout_cases import (
     CONTEXT,
     DISTRIBUTED,
     EXPERT,
@@ -20,9 +20,8 @@ from tests.parity.test_megatron_ranks import (
     SEQUENCE,
     TENSOR,
     TWICE,
-    farthest,
-    seen,
 )
+from tests.parity.test_megatron_ranks import farthest, seen
 
 #: Case -> model, Megatron settings; all of two ranks.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

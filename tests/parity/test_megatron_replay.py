@@ -11,23 +11,38 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
 from agentrl.learner.megatron import MegatronBackend
+from agentrl.learner.megatron.passes import lay_out
+from agentrl.learner.megatron.replay import Replay
 from tests.parity.alone import open_alone
-from tests.parity.jobs import follow
+from tests.parity.jobs import follow, with_routes
 
 RECOMPUTE = {
     "recompute_granularity": "full",
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
 }
+PIPELINE = {"pipeline_model_parallel_size": 2}
+#: Ways to recompute what goes through a router.
+RECOMPUTING: dict[str, dict[str, Any]] = {
+    "full": RECOMPUTE,
+    "block": RECOMPUTE | {"recompute_method": "block"},
+    "moe": {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
+}
 
 
 @contextmanager
-def opened(directory: Path, port: int, **megatron: Any) -> Iterator[MegatronBackend]:
-    config = RunConfig(actor_num_gpus_per_node=1, lr=0.05, clip_grad=0.0, megatron=megatron)
+def opened(
+    directory: Path, port: int, *, by_engines: bool = False, **megatron: Any
+) -> Iterator[MegatronBackend]:
+    config = RunConfig(
+        actor_num_gpus_per_node=1,
+        lr=0.05,
+        clip_grad=0.0,
+        use_rollout_routing_replay=by_engines,
+        megatron=megatron,
+    )
     backend = open_alone(config, directory, port)
     with closing(backend):
         yield backend
@@ -85,6 +100,57 @@ def test_a_step_takes_the_experts_of_the_pass_before_it(
         assert all(float((after[name] - before[name]).abs().max()) > 0 for name in gates)
 
 
+@pytest.mark.parametrize("by_engines", [False, True], ids=["own", "engines"])
+@pytest.mark.parametrize("recompute", RECOMPUTING)
+def test_a_stage_that_holds_two_micro_batches_recomputes_each_with_its_own_experts(
+    recompute: str,
+    by_engines: bool,
+    hf_model: Any,
+    packed: Any,
+    pg_loss: Any,
+    free_ports: Callable[[int], int],
+) -> None:
+    """As a stage of a pipeline does, which computes the second before it recomputes the first."""
+    flags = {} if by_engines else {"moe_enable_routing_replay": True}
+    with opened(
+        hf_model("qwen3-moe").directory,
+        free_ports(1),
+        by_engines=by_engines,
+        **flags,
+        **RECOMPUTING[recompute],
+    ) as backend:
+        batches = [
+            with_routes(packed([*lengths], seed), backend.columns, f"{seed}")
+            for seed, lengths in enumerate([(30, 7), (19, 40), (11,)])
+        ]
+        trained = backend._trained["policy"]
+        with routes(backend) as chosen:
+            backend.run("policy", batches[:2])
+        backend.step("policy", batches[2:], pg_loss)
+        (stage,), (replay,) = trained.wrapped, trained._replays
+        replay.begin_step()
+        with routes(backend) as taken:
+            hidden = [computed(stage, replay, lay_out(b, trained._layout)) for b in batches[:2]]
+            for each in hidden:
+                each.sum().backward()
+    first, again = taken[:4], taken[4:]
+    # Within a micro-batch the last layer comes first.
+    layers = [0] if recompute == "block" else [1, 0]
+    wanted = [first[2 * batch + layer] for batch in (0, 1) for layer in layers]
+    assert len(again) == len(wanted)
+    assert all(map(torch.equal, again, wanted))
+    assert by_engines or all(map(torch.equal, first, chosen))
+
+
+def computed(stage: Any, replay: Replay, batch: Any) -> Tensor:
+    """Hidden states of a micro-batch."""
+    with replay.replay(batch.source, batch.routes_L):
+        hidden: Tensor = stage(
+            batch.tokens_1L, batch.positions_1L, None, packed_seq_params=batch.packed
+        )
+    return hidden
+
+
 def test_a_model_without_replay_routes_by_its_newest_weights(
     hf_model: Any, packed: Any, pg_loss: Any, free_ports: Callable[[int], int]
 ) -> None:
@@ -100,11 +166,19 @@ def test_a_model_without_replay_routes_by_its_newest_weights(
 
 #: A step that was not scored moves the weights before the one that was.
 MOVED = [("score", "1"), ("step", "0"), ("step", "1")]
-LAYOUTS: list[dict[str, Any]] = [
-    {"expert_model_parallel_size": 2},
-    {"tensor_model_parallel_size": 2, "sequence_parallel": True},
-    {"pipeline_model_parallel_size": 2},
-]
+#: Model -> layouts of two ranks.
+LAYOUTS: dict[str, dict[str, dict[str, Any]]] = {
+    "qwen3-moe": {
+        "ep2": {"expert_model_parallel_size": 2},
+        "tp2": {"tensor_model_parallel_size": 2, "sequence_parallel": True},
+        "pp2": PIPELINE,
+        **{name: PIPELINE | again for name, again in RECOMPUTING.items()},
+    },
+    "qwen3-moe-4layers": {
+        name: PIPELINE | {"num_virtual_stages_per_pipeline_rank": 2} | again
+        for name, again in {"plain": {}, **RECOMPUTING}.items()
+    },
+}
 
 
 def moving(ranks: int, megatron: dict[str, Any]) -> RunConfig:
@@ -114,19 +188,20 @@ def moving(ranks: int, megatron: dict[str, Any]) -> RunConfig:
     )
 
 
+@pytest.mark.parametrize("model", LAYOUTS)
 def test_many_ranks_replay_their_own_tokens(
-    hf_model: Any, run_ranks: Any, free_ports: Callable[[int], int], tmp_path: Path
+    model: str, hf_model: Any, run_ranks: Any, free_ports: Callable[[int], int], tmp_path: Path
 ) -> None:
     """Ranks that replay do what one process does that replays, which is not what one does that
     routes by its newest weights; and the same of ranks that do not."""
-    directory = hf_model("qwen3-moe").directory
+    directory = hf_model(model).directory
     for replays in (False, True):
         settings = moving(1, {"moe_enable_routing_replay": replays})
         with closing(open_alone(settings, directory, free_ports(1))) as backend:
             follow(backend, [*MOVED, ("export", str(tmp_path / f"one-{replays}"))])
     cases = {
-        f"{number}-{replays}": layout | {"moe_enable_routing_replay": replays}
-        for number, layout in enumerate(LAYOUTS)
+        f"{name}-{replays}": layout | {"moe_enable_routing_replay": replays}
+        for name, layout in LAYOUTS[model].items()
         for replays in (False, True)
     }
     jobs = [
@@ -149,9 +224,3 @@ def test_many_ranks_replay_their_own_tokens(
 def farthest(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     """The greatest difference of a weight."""
     return max(float((one[name] - other[name]).abs().max()) for name in one)
-
-
-def test_a_stage_that_recomputes_another_micro_batch_is_refused() -> None:
-    megatron = {"moe_enable_routing_replay": True, "pipeline_model_parallel_size": 2} | RECOMPUTE
-    with pytest.raises(ConfigError, match="size 2 cannot have --recompute-granularity full"):
-        MegatronSettings.from_config(RunConfig(actor_num_gpus_per_node=2, megatron=megatron))

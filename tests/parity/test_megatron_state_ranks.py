@@ -1,6 +1,7 @@
 """A state that several ranks saved goes on as if nothing had happened, in every layout."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from agentrl.algorithms.rows import LossFn
+from tests.parity.layout_cases import bound
 from tests.parity.states import (
     CONTEXT,
     DISTRIBUTED,
@@ -30,6 +32,7 @@ from tests.parity.states import (
     weights,
     wholes,
 )
+from tests.slices import of_the_day
 
 #: Name -> model, Megatron settings, script. In order: most load what the one before has saved.
 TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -106,6 +109,40 @@ TWO_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
         "load prime-tp2, save prime-dp2, step 1, export prime-dp2-after",
     ),
 }
+#: Model whose layers are unlike those above -> layouts; each loads what the one before has saved,
+#: and so does one rank. A day plays some of the models.
+OTHER_LAYERS: dict[str, dict[str, dict[str, Any]]] = {
+    "deepseek-v3": {
+        "ep2": EXPERT | DISTRIBUTED,
+        "tp2": SEQUENCE,
+        "pp2": PIPELINE | DISTRIBUTED,
+        "dp2": DISTRIBUTED,
+    },
+    "glm4-moe-lite": {"tp2-ep2": SEQUENCE | EXPERT, "pp2": PIPELINE, "ep2": EXPERT | DISTRIBUTED},
+    "qwen3-next": {"ep2": EXPERT, "tp2": SEQUENCE | DISTRIBUTED, "pp2": PIPELINE},
+    "qwen3-5": {"tp2": TENSOR | DISTRIBUTED, "pp2": PIPELINE, "dp2": DISTRIBUTED},
+    "gpt-oss": {"ep2": EXPERT | DISTRIBUTED, "tp2-ep2": SEQUENCE | EXPERT, "pp2": PIPELINE},
+}
+#: So that steps are not made of the rounding of gradients near zero (`test_megatron_ranks.config`).
+LARGE_EPS = {"adam_eps": 1e-6}
+PLAYED = of_the_day(list(OTHER_LAYERS), 2)
+OTHER_STATES = [(model, layout) for model in PLAYED for layout in OTHER_LAYERS[model]]
+
+
+def first_of(model: str) -> str:
+    """The state of the layout that trains it first."""
+    return f"{model}-{next(iter(OTHER_LAYERS[model]))}"
+
+
+def in_a_chain(model: str) -> Iterator[tuple[str, tuple[str, dict[str, Any], str]]]:
+    """The layouts of one of `OTHER_LAYERS`, as rows of `TWO_RANKS`."""
+    begin = "step 0"
+    for layout, megatron in OTHER_LAYERS[model].items():
+        name = f"{model}-{layout}"
+        yield name, (model, megatron, f"{begin}, save {name}, step 1, export {name}-after")
+        begin = f"load {name}"
+
+
 FOUR_RANKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "tp2-dp2": (
         ODD,
@@ -122,8 +159,9 @@ def home(hf_model: Any, run_ranks: Any, tmp_path_factory: pytest.TempPathFactory
 
     def job(ranks: int, name: str, model: str, megatron: dict[str, Any], text: str) -> Any:
         script = [line.split(" ") for line in text.split(", ")]
+        flags = LARGE_EPS if model in OTHER_LAYERS else {}
         return {
-            "config": msgspec.to_builtins(config(ranks, megatron)),
+            "config": msgspec.to_builtins(config(ranks, megatron, **flags)),
             "model_dir": str(hf_model(model).directory),
             "target": str(home / f"{name}-job"),
             "script": [
@@ -132,7 +170,8 @@ def home(hf_model: Any, run_ranks: Any, tmp_path_factory: pytest.TempPathFactory
             ],
         }
 
-    for ranks, jobs in ((2, TWO_RANKS), (4, FOUR_RANKS)):
+    others = dict(row for model in PLAYED for row in in_a_chain(model))
+    for ranks, jobs in ((2, TWO_RANKS | others), (4, FOUR_RANKS)):
         run_ranks(home, ranks, [job(ranks, name, *what) for name, what in jobs.items()])
     return home
 
@@ -236,6 +275,20 @@ def test_one_rank_goes_on_with_all_experts_of_two(
     follow_script(backend, [("load", str(home / state)), ("save", str(tmp_path)), ("step", "1")])
     assert are_equal(wholes(tmp_path), wholes(home / state))
     assert apart(weights(backend), exported(home, "experts-ep2-after")) < 1e-5
+
+
+@pytest.mark.parametrize(("model", "layout"), OTHER_STATES)
+def test_every_layout_and_one_rank_go_on_with_layers_of_every_kind(
+    model: str, layout: str, home: Path, opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    state, first = f"{model}-{layout}", first_of(model)
+    held, wanted = wholes(home / first), exported(home, f"{first}-after")
+    assert are_equal(wholes(home / state), held)
+    assert apart(exported(home, f"{state}-after"), wanted) < bound(model)
+    backend = opened({}, model, **LARGE_EPS)
+    follow_script(backend, [("load", str(home / state)), ("save", str(tmp_path)), ("step", "1")])
+    assert are_equal(wholes(tmp_path), held)
+    assert apart(weights(backend), wanted) < bound(model)
 
 
 def test_what_other_ranks_still_gather_is_waited_for(

@@ -8,12 +8,15 @@ of another shape or one that the model does not know.
 
 Moments lie in it weight by weight, as Megatron writes them for every layout, or not at all, or in
 buckets that the layout alone understands that wrote them: then the optimizer is new, which is told.
+Moments that lie flat, shard by shard, as earlier releases of Megatron wrote them
+(`fully_sharded_model_space`), are refused: Megatron does not read them any more either.
 """
 
 import logging
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,7 @@ def load_optimizer(folder: Path, header: Header, model: Any, optimizer: Optimize
             )
 
     def look() -> None:
+        _refuse_flat(folder, header)
         try:
             _require(folder, index, wanted)
         except ConfigError as error:
@@ -112,6 +116,25 @@ def _refuse_unknown(folder: Path, index: Index, known: set[str]) -> None:
             f"{folder} is of another model: it has {len(unknown)} tensors that the run does not"
             f" know, such as {unknown[0]}"
         )
+
+
+def _refuse_flat(folder: Path, header: Header) -> None:
+    """ConfigError where a moment has the elements of its weight in another shape: the number of
+    shards in each dimension of the weight, and the elements of a shard."""
+    for key, moment in header.state.items():
+        weight = header.tensors.get(key.removeprefix("optimizer.state.exp_avg."))
+        if (
+            weight is not None
+            and moment.shape != weight.shape
+            and len(moment.shape) == len(weight.shape) + 1
+            and prod(moment.shape) == prod(weight.shape)
+        ):
+            raise ConfigError(
+                f"{folder} has its optimizer in the form fully_sharded_model_space: {key} has shape"
+                f" {moment.shape}, and its weight {weight.shape}. Megatron does not read this form"
+                " any more; save it as fully_reshardable with the Megatron that wrote it, or give"
+                " --no-load-optim, which takes the weights alone"
+            )
 
 
 def _require(folder: Path, index: Index, wanted: Iterable[Shard]) -> None:

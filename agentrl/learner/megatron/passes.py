@@ -38,7 +38,7 @@ from agentrl.learner.megatron.value_head import has_value_head
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
 from agentrl.models.routes import Routes
 
-__all__ = ["Around", "TokenLayout", "backward_pass", "forward_pass"]
+__all__ = ["Around", "TokenLayout", "backward_pass", "forward_pass", "lay_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _run(
 
     around_stages = around or [_plainly] * len(model)
     layers = 0 if forward_only else num_mtp_layers(model[0])
-    laid_out = tee((_lay_out(batch, layout, layers) for batch in micro_batches), len(model))
+    laid_out = tee((lay_out(batch, layout, layers) for batch in micro_batches), len(model))
     results: list[Any] = get_forward_backward_func()(
         forward_step_func=forward,
         data_iterator=[
@@ -276,7 +276,8 @@ def _no_tokens() -> MicroBatch:
     return MicroBatch(zero, zero, zero, ends, 1, {})
 
 
-def _lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0) -> _Input:
+def lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0) -> _Input:
+    """A micro-batch as this rank's model takes it."""
     device = layout.device
     source = replace(
         batch, columns={name: column.to(device) for name, column in batch.columns.items()}

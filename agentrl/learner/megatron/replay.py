@@ -12,6 +12,12 @@ their gradient. Known are, by what is asked for,
 
 Those of a pass lie as the tokens of this rank do, which the micro-batch and the layout decide
 alone. One that was replayed is forgotten, and a new pass forgets all.
+
+A layer whose activations are recomputed routes its tokens twice, and takes the same experts both
+times. A stage of a pipeline computes other micro-batches in between, but recomputes them in the
+order in which it computed them: each router keeps a queue of what it replayed.
+
+    in a step, computed without gradient -> queued -> recomputed, outside of `Replay.replay`
 """
 
 from collections.abc import Iterator
@@ -32,7 +38,10 @@ FREE = -1
 
 
 class _PartialReplay(RouterReplay):  # type: ignore[misc]
-    """megatron-core's, in which tokens may be free."""
+    """megatron-core's, in which tokens may be free, and a layer is recomputed with the experts that
+    it took. `in_step`: what is computed without gradient will be recomputed."""
+
+    in_step = False
 
     def get_replay_topk(
         self,
@@ -42,16 +51,32 @@ class _PartialReplay(RouterReplay):  # type: ignore[misc]
         group_topk: int | None = None,
         default_compute_topk: Any = None,
     ) -> tuple[Tensor, Tensor]:
-        if self.router_replay_action is not RouterReplayAction.REPLAY_FORWARD:
+        if self.router_replay_action is RouterReplayAction.RECORD:
             found: tuple[Tensor, Tensor] = super().get_replay_topk(
                 scores, topk, num_groups, group_topk, default_compute_topk
             )
             return found
-        told = self.target_topk_idx.to(scores.device)
         # For all tokens: to ask whether any is free would make the host wait for the device.
-        _, free = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        chosen, free = default_compute_topk(
+            scores, topk, num_groups=num_groups, group_topk=group_topk
+        )
+        if (told := self._told()) is None:
+            return chosen, free
+        told = told.to(scores.device)
         told = torch.where(told == FREE, free, told)
         return scores.gather(1, told), told
+
+    def _told(self) -> Tensor | None:
+        """The experts that are known of the tokens that come now; None: all are free."""
+        if self.router_replay_action is None:
+            return None
+        if self.router_replay_action is RouterReplayAction.REPLAY_BACKWARD:
+            again: Tensor | None = self.replay_backward_list.pop(0)
+            return again
+        told: Tensor | None = self.target_topk_idx
+        if self.in_step and not torch.is_grad_enabled():
+            self.replay_backward_list.append(told)
+        return told
 
 
 class Replay:
@@ -76,12 +101,17 @@ class Replay:
         """Keep nothing of earlier passes."""
         self._routes.clear()
 
+    def begin_step(self) -> None:
+        """Expect to recompute nothing of an earlier step, which may have failed."""
+        for router in self._routers:
+            router.clear_indices()
+
     @contextmanager
     def record(self, batch: MicroBatch, told_L: Tensor | None) -> Iterator[None]:
         """Keep the experts that tokens of `batch` go to meanwhile; `told_L`: the engine's of the
         tokens of this rank, [L, layers with experts, experts of a token]."""
         if self._told is not None:
-            self._take(told_L)
+            self._replay(self._by_router(told_L))
             yield
             return
         self._let(RouterReplayAction.RECORD)
@@ -94,26 +124,33 @@ class Replay:
 
     @contextmanager
     def replay(self, batch: MicroBatch, told_L: Tensor | None) -> Iterator[None]:
-        """Send the tokens of `batch` to the experts that are known of them, until the next one
-        comes in: its activations may be recomputed until then."""
-        if self._told is not None:
-            self._take(told_L)
-            yield
-            return
-        kept = self._routes.pop(key := _key(batch), [])
-        self._let(RouterReplayAction.REPLAY_FORWARD if kept else None)
-        for router, indices in zip(self._routers, kept.pop(), strict=True) if kept else ():
-            router.target_topk_idx = indices.long()
+        """Send the tokens of `batch` to the experts that are known of them, in a step. Layers are
+        recomputed later, outside of this, with the same experts."""
+        told = self._by_router(told_L) if self._told is not None else self._kept(batch)
+        self._replay(told, in_step=True)
+        yield
+        self._let(RouterReplayAction.REPLAY_BACKWARD)
+
+    def _by_router(self, told_L: Tensor | None) -> list[Tensor | None]:
+        """The engine's; None: nobody was asked, as for tokens of no loss."""
+        if told_L is None or self._told is None:
+            return [None] * len(self._routers)
+        return [told_L[:, self._told.layers.index(layer)] for layer in self._layers]
+
+    def _kept(self, batch: MicroBatch) -> list[Tensor | None]:
+        """Those of the pass before, which are forgotten; None: it was not scored."""
+        key = _key(batch)
+        if not (kept := self._routes.pop(key, [])):
+            return [None] * len(self._routers)
+        told = [indices.long() for indices in kept.pop()]
         if kept:  # of another micro-batch of the same tokens
             self._routes[key] = kept
-        yield
+        return [*told]
 
-    def _take(self, told_L: Tensor | None) -> None:
-        """The engine's; None: nobody was asked, as for tokens of no loss."""
-        self._let(None if told_L is None else RouterReplayAction.REPLAY_FORWARD)
-        if told_L is not None and self._told is not None:
-            for router, layer in zip(self._routers, self._layers, strict=True):
-                router.target_topk_idx = told_L[:, self._told.layers.index(layer)]
+    def _replay(self, told: list[Tensor | None], *, in_step: bool = False) -> None:
+        for router, indices in zip(self._routers, told, strict=True):
+            router.target_topk_idx, router.in_step = indices, in_step
+        self._let(RouterReplayAction.REPLAY_FORWARD)
 
     def _let(self, action: RouterReplayAction | None) -> None:
         for router in self._routers:

@@ -95,6 +95,8 @@ class TrainedModel:
         coefficient = self._settings.moe_aux_loss_coeff
         balance.divide_auxiliary_loss(self._config, coefficient, micro_batches)
         biases = balance.correction_biases(self.wrapped)
+        for replay in self._replays:
+            replay.begin_step()
         around = [replay.replay for replay in self._replays]
         factor = self._settings.mtp_loss_scaling_factor
         results = backward_pass(self.wrapped, micro_batches, loss_fn, self._layout, around, factor)
