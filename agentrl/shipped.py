@@ -96,6 +96,7 @@ MODEL_FAMILIES = Shelf(
             "rope",
             "routes",
             "shapes",
+            "slime_names",
             "stacks",
             "written",
         }

@@ -26,6 +26,7 @@ from agentrl.paths import kind_of
 __all__ = [
     "INDEX",
     "TRACKER",
+    "WITHOUT_OPTIMIZER",
     "Header",
     "Index",
     "TensorBox",
@@ -41,6 +42,8 @@ __all__ = [
 #: In a checkpoint of ours, the same as `.metadata`, as JSON.
 INDEX = "index.json"
 TRACKER = "latest_checkpointed_iteration.txt"
+#: What to do where weights are whole and what their optimizer kept is not.
+WITHOUT_OPTIMIZER = "--no-load-optim takes the weights alone"
 _READER = Path(__file__).with_name("unpickle.py")
 _TIMEOUT_S = 600
 _NUMBER = Annotated[int, Meta(ge=0)]
@@ -51,6 +54,8 @@ _ARCHIVE_ENDS, _ARCHIVE_END_BYTES = [b"PK\x03\x04", b"PK\x05\x06"], 22
 _STATE, _BOUND = "optimizer.state.", "optimizer.distributed."
 _CHAINED = re.compile(r"^chained_\d+\.")
 _WEIGHTS = ("embedding.", "decoder.", "output_layer.", "mtp.")
+#: Before those of a text model that stands beside eyes.
+_BESIDE_EYES = "language_model."
 
 
 class TensorBox(msgspec.Struct, frozen=True):
@@ -156,8 +161,11 @@ def read_header(place: Path) -> Header:
 
 def state_in(folder: Path, header: Header) -> Index:
     """What the optimizer kept, which lies in the files of `folder` as its header says. Raises
-    ConfigError."""
-    _check_places(folder, header.state)
+    ConfigError, with the way round."""
+    try:
+        _check_places(folder, header.state)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {WITHOUT_OPTIMIZER}") from None
     return header.state
 
 
@@ -165,6 +173,12 @@ def weights_in(folder: Path, index: Index) -> Index:
     """The tensors of the model in `index`, which lie in the files of `folder` as it says. Raises
     ConfigError."""
     weights = {key: whole for key, whole in index.items() if is_weight(key)}
+    if not weights and any(key.startswith(_BESIDE_EYES) for key in index):
+        raise ConfigError(
+            f"{folder} has the weights of a text model behind {_BESIDE_EYES}, beside those of its "
+            "eyes, as slime writes a Qwen3.5 that sees; make a Hugging Face model of it with "
+            "slime's tools/convert_torch_dist_to_hf.py and name that"
+        )
     if not weights:
         raise ConfigError(f"{folder} holds no weights of a model")
     _check_places(folder, weights)
@@ -215,7 +229,7 @@ def _check_places(folder: Path, tensors: Index) -> None:
                     f"{whole.dtype}"
                 )
             if chunk.file not in sizes:
-                sizes[chunk.file] = _size(folder, chunk.file)
+                sizes[chunk.file] = _size(folder, chunk.file, key)
             if chunk.start + chunk.num_bytes > sizes[chunk.file]:
                 raise ConfigError(
                     f"{folder / chunk.file} is cut short: {key} ends at byte "
@@ -250,8 +264,11 @@ def _item_bytes(dtype: str) -> int:
     return int(digits[0]) // 8 if digits else 1
 
 
-def _size(folder: Path, name: str) -> int:
+def _size(folder: Path, name: str, key: str) -> int:
     path = folder / name
     if path.parent == folder and name.endswith(".distcp") and kind_of(path) == "a file":
         return path.stat().st_size
-    raise ConfigError(f"{folder} names {name!r:.80}, and there is no such file in it")
+    raise ConfigError(
+        f"{folder} names {name!r:.80}, and there is no such file in it, where {key} is to be; "
+        "fetch it again"
+    )

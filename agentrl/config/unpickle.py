@@ -17,7 +17,7 @@ import resource
 import struct
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ _FILE_BYTES = 512 << 20
 _FLOAT_BYTES = 4
 #: Of dictionaries and lists in the state of an optimizer.
 _DEPTH = 6
+#: Arguments of a run, and characters of a text among them: far more than Megatron has.
+_MAX_ARGUMENTS, _MAX_TEXT = 10_000, 10_000
 #: Types of numbers, by torch's names.
 _DTYPES = (
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool"),
@@ -181,24 +183,45 @@ def common(data: bytes) -> dict[str, Any]:
             raise ValueError("it is compressed")
         state = _Reader(io.BytesIO(archive.read(entry))).load()
         found = state if isinstance(state, dict) else {}
-        steps = {_steps(value, archive) for value in _told(found.get("optimizer"), 0)}
-    given = found.get("args")
-    plain = _plain(given.state) if isinstance(given, _Record) and given.state else ()
-    return {
-        "arguments": dict(plain),
-        "steps": max((step for step in steps if step is not None), default=None),
-    }
+        steps = _of("optimizer", lambda: _last_step(found.get("optimizer"), archive))
+    return {"arguments": _of("args", lambda: _arguments(found.get("args"))), "steps": steps}
 
 
-def _told(value: Any, depth: int) -> Iterator[Any]:
+def _of(field: str, read: Callable[[], Any]) -> Any:
+    """What `read` finds; its error names the field."""
+    try:
+        return read()
+    except Exception as error:  # whatever hostile values lead to
+        raise ValueError(f"its {field}: {type(error).__name__}: {error}") from error
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    values = given.state if isinstance(given, _Record) else None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise TypeError(f"{type(values).__name__} where names and values belong")
+    if len(values) > _MAX_ARGUMENTS:
+        raise ValueError(f"{len(values)} values, and no run has more than {_MAX_ARGUMENTS}")
+    return dict(_plain(values))
+
+
+def _last_step(optimizer: Any, archive: zipfile.ZipFile) -> int | None:
+    steps = {_steps(value, archive) for value in _told(optimizer, 0, set())}
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _told(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
     """What is called a step in the state of an optimizer, or of several: of a group of weights,
-    which is a number, or of all, which is a tensor."""
-    if depth > _DEPTH or not isinstance(value, dict | list):
+    which is a number, or of all, which is a tensor. `seen`: each is looked at once, however often
+    it is there."""
+    if depth > _DEPTH or not isinstance(value, dict | list) or id(value) in seen:
         return
+    seen.add(id(value))
     if isinstance(value, dict):
         yield from (value[name] for name in ("step", "common_step") if name in value)
     for each in value.values() if isinstance(value, dict) else value:
-        yield from _told(each, depth + 1)
+        yield from _told(each, depth + 1, seen)
 
 
 def _steps(value: Any, archive: zipfile.ZipFile) -> int | None:
@@ -216,10 +239,18 @@ def _steps(value: Any, archive: zipfile.ZipFile) -> int | None:
 
 def _plain(values: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        is_number = type(value) is int and abs(value) < 1 << 62
-        is_number |= type(value) is float and math.isfinite(value)
-        if isinstance(name, str) and (is_number or type(value) in (bool, str)):
+        is_plain = type(value) is bool or _is_text(value)
+        is_plain |= type(value) is int and abs(value) < 1 << 62
+        is_plain |= type(value) is float and math.isfinite(value)
+        if is_plain and _is_text(name):
             yield name, value
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text that can be told."""
+    if type(value) is not str or len(value) > _MAX_TEXT:
+        return False
+    return not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def main(folder: Path) -> None:

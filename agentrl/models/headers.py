@@ -20,7 +20,9 @@ from agentrl.models.family import Family
 from agentrl.models.norm_names import with_our_names
 from agentrl.models.registry import Model
 from agentrl.models.shapes import is_complete, shapes_of, wholes_of
+from agentrl.models.slime_names import has_slimes_modules, made_of
 from agentrl.models.stacks import taken_apart
+from agentrl.visible import visible
 
 __all__ = ["check_header", "check_model", "check_passengers", "check_types", "without_mtp"]
 
@@ -31,6 +33,8 @@ _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 _TABLES = ("lm_head.weight", "rotary_emb.inv_freq")
 #: Tensors that are told; more of them say nothing more. Fields are told all.
 _MAX_TOLD = 12
+#: Of a field, whose value there may be any text.
+_MAX_CHARACTERS = 200
 
 
 def check_header(folder: Path, header: Header, model: Model) -> None:
@@ -99,11 +103,14 @@ def _tensors_otherwise(header: Header, model: Model) -> Iterator[str]:
     """What the tensors of a checkpoint are, and those of `model` are not."""
     family, wholes, found = model.family, wholes_of(model), set()
     named = {*wholes, *(_OF_ONE_LAYER.sub("decoder.layers.", key) for key in wholes)}
-    for key, whole in with_our_names(header.tensors, named).items():
+    there = with_our_names(header.tensors, named)
+    pieces = _in_pieces(wholes, there, model)
+    for key, whole in there.items():
         keys = list(_apart(family, key, whole.shape))
         found.update(keys)
         known = [wholes[each] for each in keys if each in wholes]
-        if any(family.named(each) is None for each in keys) or (not known and is_complete(family)):
+        is_unknown = key not in pieces and any(family.named(each) is None for each in keys)
+        if is_unknown or (not known and is_complete(family)):
             yield f"{key}, which a {model.architecture.name} of these sizes has not"
         elif whole.dtype not in _FLOATS:
             yield f"{key} in {whole.dtype}, which is no type of weights"
@@ -112,6 +119,20 @@ def _tensors_otherwise(header: Header, model: Model) -> Iterator[str]:
             wanted = (*whole.shape[:rest], *known[0])
             yield f"{key} has shape {whole.shape} in {whole.dtype} there, and {wanted} in the run"
     yield from (f"no {key}" for key in wholes.keys() - found if not _is_tied(key, model))
+
+
+def _in_pieces(wholes: Shapes, there: Iterable[str], model: Model) -> set[str]:
+    """Put the tensors that a weight is made of into its place in `wholes`, where slime's modules
+    have them; the names of these tensors."""
+    if not has_slimes_modules(names := set(there)):
+        return set()
+    shapes, found = shapes_of(model), set()
+    for key in wholes.keys() - names:
+        if pieces := made_of(key, names, model.family):
+            del wholes[key]
+            wholes.update({name: shapes[hf] for hf, name in pieces.items()})
+            found.update(pieces.values())
+    return found
 
 
 def _is_tied(key: str, model: Model) -> bool:
@@ -141,8 +162,9 @@ def _apart(family: Family, key: str, shape: tuple[int, ...]) -> Iterator[str]:
 
 
 def _refuse(folder: Path, what: str, fields: list[str], tensors: Iterable[str]) -> None:
+    fields = [f"{each:.{_MAX_CHARACTERS}}" for each in fields]
     if differing := [*fields, *filter(None, [_some(sorted(tensors))])]:
-        raise ConfigError(f"{folder} {what}: it has {', '.join(differing)}")
+        raise ConfigError(f"{folder} {what}: it has {visible(', '.join(differing))}")
 
 
 def _some(names: list[str]) -> str:

@@ -78,6 +78,20 @@ def run_plain(verb: str, folder: Path, model: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+def left_by_plain(place: Path, what: str) -> Any:
+    """What `plain_megatron.py` left beside a checkpoint: `weights` by name, or `logits`."""
+    return torch.load(f"{place}.{what}", weights_only=True)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Of two checkpoints that it wrote or read, the second one padded: to the last bit."""
+    found, wanted = left_by_plain(one, "weights"), left_by_plain(other, "weights")
+    assert found.keys() == wanted.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, wanted[name][: len(tensor)]), name
+    assert torch.equal(left_by_plain(one, "logits"), left_by_plain(other, "logits"))
+
+
 def one_sequence() -> MicroBatch:
     """What `plain_megatron.py` computes the logits of."""
     tokens = torch.arange(24) * 7 % 96
@@ -104,6 +118,10 @@ def logprobs_of(logits: Tensor, batch: MicroBatch) -> Tensor:
         ("qwen3-moe", "layered"),
         ("qwen3-moe", "apart"),
         ("qwen3-moe", "apart-te"),
+        ("glm4-moe", "apart"),
+        ("glm4-moe", "apart-te"),
+        ("deepseek-v3", "apart"),
+        ("deepseek-v3", "apart-te"),
     ],
 )
 def test_a_checkpoint_of_plain_megatron_begins_a_run_with_its_weights(
@@ -121,7 +139,7 @@ def test_a_checkpoint_of_plain_megatron_begins_a_run_with_its_weights(
     assert torch.equal(
         ours["model.embed_tokens.weight"], theirs["embedding.word_embeddings.weight"][:96].float()
     )
-    has_experts = model == "qwen3-moe"
+    has_experts = model in ("qwen3-moe", "glm4-moe", "deepseek-v3")
     here, there = ("experts.3.", "experts.local_experts.3.") if has_experts else ("", "")
     gate_and_up = torch.cat(
         [ours[f"model.layers.1.mlp.{here}{half}_proj.weight"] for half in ("gate", "up")]
@@ -185,7 +203,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_by_what_differs(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe"])
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe", "glm4-moe", "deepseek-v3"])
 def test_plain_megatron_reads_a_model_that_was_converted(
     name: str, hf_model: Any, tmp_path: Path
 ) -> None:
@@ -195,6 +213,19 @@ def test_plain_megatron_reads_a_model_that_was_converted(
     theirs = torch.load(tmp_path / "dist.logits", weights_only=True)
     ours = model((torch.arange(24) * 7 % 96)[None]).logits[0]
     assert (ours - theirs).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("model", ["glm4-moe", "deepseek-v3"])
+def test_what_is_written_here_is_there_again_to_the_last_bit(
+    model: str, plain: Callable[[str, str], Path], hf_model: Any, tmp_path: Path
+) -> None:
+    """From plain Megatron here and back, correction biases of routers included."""
+    place, directory = plain(model, "apart"), hf_model(model).directory
+    again, base = tmp_path / "again", ["--hf-checkpoint", str(directory), "--to", "torch_dist"]
+    assert main(["convert", str(place), str(again), *base]) == 0
+    run_plain("load", again, directory, "unpadded-te")
+    assert any(name.endswith("expert_bias") for name in left_by_plain(place, "weights"))
+    assert_same(again, place)
 
 
 def test_what_plain_megatron_wrote_becomes_a_model(
@@ -269,11 +300,5 @@ def test_every_layout_takes_what_plain_megatron_wrote_and_gives_it_back(
 ) -> None:
     """The checkpoint of two ranks, read by plain megatron-core: padding apart, the same weights."""
     model, _ = LAYOUTS[layout]
-    theirs = torch.load(f"{plain(model, 'layered')}.weights", weights_only=True)
     run_plain("load", home / layout, hf_model(model).directory, "unpadded")
-    again = torch.load(home / f"{layout}.weights", weights_only=True)
-    assert again.keys() == theirs.keys()
-    for name, tensor in again.items():
-        assert torch.equal(tensor, theirs[name][: len(tensor)]), name
-    wanted = torch.load(f"{plain(model, 'layered')}.logits", weights_only=True)
-    assert torch.equal(torch.load(home / f"{layout}.logits", weights_only=True), wanted)
+    assert_same(home / layout, plain(model, "layered"))

@@ -237,7 +237,7 @@ class MegatronBackend:
         elif holds_megatron(place):
             folder = folder_of(Path(place))
             header = by_source(self, lambda: _header(folder, described), Header)
-            foreign.load_weights(folder, header.tensors, model, without)
+            foreign.load_weights(folder, header.tensors, model, described, without)
         else:
             found = newest_of_all(Path(place), self)
             if found is None:
@@ -253,7 +253,7 @@ class MegatronBackend:
 
         header = by_source(self, read, Header)
         policy = self._trained["policy"]
-        foreign.load_optimizer(folder, header, policy.module, policy.optimizer)
+        foreign.load_optimizer(folder, header, policy.module, policy.optimizer, self._policy)
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         """See `TrainBackend.run`. ValueError for a model that was not asked for."""

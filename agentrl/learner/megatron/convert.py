@@ -49,6 +49,7 @@ from agentrl.learner.megatron.checkpoint import (
 from agentrl.learner.megatron.foreign import content_of, require_all
 from agentrl.learner.megatron.model import build_model, transformer_config
 from agentrl.learner.megatron.mtp import MTP
+from agentrl.learner.megatron.pieces import as_there, types_of
 from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.weights import Weights
 from agentrl.models.headers import check_header
@@ -107,10 +108,11 @@ def convert(
     with built(model) as (whole, weights):
         parts = placement.parts(whole, content_of(index))
         index = with_our_names(index, placement.keys(parts))
-        require_all(folder, index, [s for p in parts for s in _shards(parts[p], _flat(p), 0)])
-        types = {key: getattr(torch, each.dtype) for key, each in index.items()}
+        own = (shard for p in parts for shard in _shards(parts[p], _flat(p), 0))
+        require_all(folder, index, as_there(own, index, model))
+        types = types_of(placement.keys(parts), index, model)
         _keep_types(parts, types)
-        fill = partial(_fill, folder, index, parts)
+        fill = partial(_fill, folder, index, parts, model)
         if to == "torch_dist":
             _write_torch_dist(target, _of_checkpoint(whole, fill), whole.arguments)
         else:
@@ -219,9 +221,15 @@ def _of_checkpoint(built: Any, fill: Any) -> Iterator[Shard]:
 
 
 def _fill(
-    folder: Path, index: Index, parts: _Parts, parameter: Any, start: int, values: Tensor
+    folder: Path,
+    index: Index,
+    parts: _Parts,
+    model: Model,
+    parameter: Any,
+    start: int,
+    values: Tensor,
 ) -> None:
-    shards.read(folder, index, _shards(parts[parameter], values, start))
+    shards.read(folder, index, as_there(_shards(parts[parameter], values, start), index, model))
 
 
 def _write_torch_dist(target: Path, written: Iterator[Shard], arguments: Mapping[str, Any]) -> None:

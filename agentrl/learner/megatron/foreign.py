@@ -6,6 +6,8 @@ holds (`placement`). Numbers of another float type are converted, and rows that 
 vocabulary are passed over. Refused, with nothing changed: a checkpoint that lacks a tensor, has one
 of another shape or one that the model does not know.
 
+A weight may lie there in pieces, as slime's delta nets do (`pieces`).
+
 Moments lie in it weight by weight, as Megatron writes them for every layout, or not at all, or in
 buckets that the layout alone understands that wrote them: then the optimizer is new, which is told.
 Moments that lie flat, shard by shard, as earlier releases of Megatron wrote them
@@ -20,13 +22,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.torch_dist import Header, Index
-from agentrl.errors import ConfigError
+from agentrl.config.torch_dist import WITHOUT_OPTIMIZER, Header, Index
+from agentrl.errors import ConfigError, DataError
 from agentrl.learner.megatron import placement, shards
 from agentrl.learner.megatron.optimizer import Optimizer
+from agentrl.learner.megatron.pieces import as_there
 from agentrl.learner.megatron.placement import Shard
 from agentrl.learner.megatron.state import together
 from agentrl.models.norm_names import with_our_names
+from agentrl.models.registry import Model
 
 __all__ = ["content_of", "load_optimizer", "load_weights", "require_all"]
 
@@ -35,6 +39,9 @@ log = logging.getLogger(__name__)
 #: Layers of multi-token prediction are numbered in both ways.
 _OF_ONE_LAYER = re.compile(r"^decoder\.layers\.\d+\.")
 _VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
+#: What an optimizer may call the float32 copy of a weight: here, and where it is distributed. Of a
+#: weight that is itself in float32 it has none.
+_COPY, _DISTRIBUTED_COPY = "optimizer.state.fp32_param.", "optimizer.state.param."
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -43,21 +50,25 @@ def content_of(index: Index) -> dict[str, Any]:
     return {"non_homogeneous_layers": any(map(_OF_ONE_LAYER.search, index))}
 
 
-def load_weights(folder: Path, index: Index, model: Any, without: str = "") -> None:
-    """Take the weights of `model` from `folder`, which holds `index`, but for those whose keys
-    begin with `without`. Collective; raises ConfigError, and DataError for a file that does not
-    hold what the index says: then the weights are neither the old nor the new ones."""
+def load_weights(
+    folder: Path, index: Index, model: Any, described: Model, without: str = ""
+) -> None:
+    """Take the weights of `model`, which is `described`, from `folder`, which holds `index`, but
+    for those whose keys begin with `without`. Collective; raises ConfigError, and DataError for a
+    file that does not hold what the index says: then the weights are neither the old nor the new
+    ones."""
     if without:
         index = {key: whole for key, whole in index.items() if not key.startswith(without)}
     parts = placement.parts(model, content_of(index))
     names = together(lambda: sorted(placement.keys(parts)))
     index = with_our_names(index, set(chain.from_iterable(names)))
-    wanted = [
+    own = (
         shard
         for parameter, made_of in parts.items()
         for shard in placement.shards(made_of, parameter.detach().view(-1), 0)
         if not (without and shard.key.startswith(without))
-    ]
+    )
+    wanted = as_there(own, index, described)
 
     def look() -> list[str]:
         _require(folder, index, wanted)
@@ -67,39 +78,51 @@ def load_weights(folder: Path, index: Index, model: Any, without: str = "") -> N
     together(lambda: shards.read(folder, index, wanted))
 
 
-def load_optimizer(folder: Path, header: Header, model: Any, optimizer: Optimizer) -> bool:
-    """Go on with the moments that `folder` has for the weights of `model`, whose schedule begins
-    anew. False: it has none that can be read, and the optimizer stays new. Collective; raises as
-    `load_weights`."""
+def load_optimizer(
+    folder: Path, header: Header, model: Any, optimizer: Optimizer, described: Model
+) -> bool:
+    """Go on with the moments that `folder` has for the weights of `model`, which is `described` and
+    whose schedule begins anew. False: it has none that can be read, and the optimizer stays new.
+    Collective; raises as `load_weights`."""
     if not header.state or header.steps is None:
-        form = "in buckets of the layout that wrote it" if header.bound else "not in it"
+        form = "without the number of its steps" if header.state else "not in it"
+        form = "in buckets of the layout that wrote it" if header.bound else form
         log.warning("%s: its optimizer is %s, so that of this run is new", folder, form)
         return False
     parts = placement.parts(model, content_of(header.tensors))
     weights = with_our_names(header.tensors, placement.keys(parts))
     index = with_our_names(header.state, placement.keys(parts))
-    wanted: list[Shard] = []
-    for held in optimizer.held():
-        for name, memory in held.tensors.items():
-            made_of, prefix = parts[held.parameter], f"optimizer.state.{name}."
-            for part in made_of:
-                if name == "fp32_param" and prefix + part.key not in index:
-                    # As the distributed optimizer calls it; else the weight is itself in float32.
-                    main = index.get(f"optimizer.state.param.{part.key}")
-                    index[prefix + part.key] = main or weights[part.key]
-            wanted += placement.shards(
-                made_of, memory, held.start, prefix=prefix, is_cut=held.is_cut
-            )
+    copies = {key.removeprefix(_DISTRIBUTED_COPY): each for key, each in index.items()}
+    index = {_COPY + key: copies.get(key, each) for key, each in weights.items()} | index
+    own = (
+        shard
+        for held in optimizer.held()
+        for name, memory in held.tensors.items()
+        for shard in placement.shards(
+            parts[held.parameter],
+            memory,
+            held.start,
+            prefix=f"optimizer.state.{name}.",
+            is_cut=held.is_cut,
+        )
+    )
+    wanted = as_there(own, index, described)
 
     def look() -> None:
         _refuse_flat(folder, header)
         try:
             _require(folder, index, wanted)
         except ConfigError as error:
-            raise ConfigError(f"{error}; --no-load-optim takes the weights alone") from None
+            raise ConfigError(f"{error}; {WITHOUT_OPTIMIZER}") from None
+
+    def take() -> None:
+        try:
+            shards.read(folder, index, wanted)
+        except DataError as error:
+            raise DataError(f"{error}; {WITHOUT_OPTIMIZER}") from None
 
     together(look)
-    together(lambda: shards.read(folder, index, wanted))
+    together(take)
     optimizer.resume(header.steps, header.steps)
     return True
 

@@ -125,6 +125,7 @@ def require(directory: Path, index: Index, shards: Sequence[Shard]) -> None:
 @torch.no_grad()
 def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
     """Fill the memory of `shards`. DataError when a file does not hold what the index says."""
+    held: tuple[TensorBox, Tensor] | None = None
     for shard in shards:
         filled = 0
         for chunk in index[shard.key].chunks:
@@ -133,7 +134,10 @@ def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
                 continue
             ours, theirs = common
             target = shard.tensor[ours]
-            target.copy_(_tensor(directory, chunk)[theirs])
+            if held is None or held[0] != chunk:
+                held = None  # before the next one is read
+                held = chunk, _tensor(directory, chunk, shard.key)
+            target.copy_(held[1][theirs])
             filled += target.numel()
         if filled != shard.tensor.numel():
             raise DataError(
@@ -142,7 +146,7 @@ def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
             )
 
 
-def _tensor(directory: Path, chunk: TensorBox) -> Tensor:
+def _tensor(directory: Path, chunk: TensorBox, key: str) -> Tensor:
     path = directory / chunk.file
     with path.open("rb") as file:
         file.seek(chunk.start)
@@ -150,9 +154,13 @@ def _tensor(directory: Path, chunk: TensorBox) -> Tensor:
     try:
         tensor = _unpacked(data)
     except Exception as error:  # damaged bytes lead anywhere
-        raise DataError(f"{path}: no tensor at byte {chunk.start}: {error}") from error
+        raise DataError(
+            f"{path}: no tensor at byte {chunk.start}, where {key} is to be: {error}"
+        ) from error
     if type(tensor) is not Tensor or tuple(tensor.shape) != chunk.sizes:
-        raise DataError(f"{path}: no tensor of shape {chunk.sizes} at byte {chunk.start}")
+        raise DataError(
+            f"{path}: no tensor of shape {chunk.sizes} at byte {chunk.start}, where {key} is to be"
+        )
     return tensor
 
 
