@@ -132,7 +132,7 @@ def test_a_stage_that_holds_two_micro_batches_recomputes_each_with_its_own_exper
         with routes(backend) as taken:
             hidden = [computed(stage, replay, lay_out(b, trained._layout)) for b in batches[:2]]
             for each in hidden:
-                each.sum().backward()
+                each.sum().backward()  # type: ignore[no-untyped-call]
     first, again = taken[:4], taken[4:]
     # Within a micro-batch the last layer comes first.
     layers = [0] if recompute == "block" else [1, 0]
