@@ -57,7 +57,7 @@ from agentrl.wire.messages import (
 )
 from agentrl.wire.peer import BufferPeer
 
-__all__ = ["Worker", "WorkerSettings"]
+__all__ = ["Worker", "WorkerSettings", "tell_where"]
 
 #: Groups that an Env compares at once (`score_group`).
 MAX_SCORERS = 16
@@ -207,7 +207,6 @@ class Worker:
         """Serve `peer` until cancelled or fenced. `evaluations`: where their turns are sampled, if
         not by `client`."""
         self._evaluations = evaluations
-        self._moved(peer.welcome.engines, client)
         async with self.endpoint, anyio.create_task_group() as group:
             await self._announce(peer, client)
             while True:
@@ -222,11 +221,11 @@ class Worker:
                     case NewWeights(version):
                         client.new_weights(version)
                     case Engines(engines):
-                        self._moved(engines, client)
+                        tell_where(engines, client, evaluations)
                     case Judge():
                         self._order(group, message, peer)
                     case Welcome(engines=engines):
-                        self._moved(engines, client)
+                        tell_where(engines, client, evaluations)
                         await self._announce(peer, client)
                     case Refused(reason):
                         _LOG.warning("the buffer refused a message: %s", reason)
@@ -310,15 +309,18 @@ class Worker:
             if scope is not None:
                 scope.cancel()
 
-    def _moved(self, engines: Sequence[EngineAddress], client: TurnClient) -> None:
-        """Tell the clients where engines are; an empty list says nothing new."""
-        training = [engine for engine in engines if engine.kind != "evaluation"]
-        apart = [engine for engine in engines if engine.kind == "evaluation"]
-        if training:
-            client.moved(training)
-        if apart and self._evaluations is not None:
-            self._evaluations.moved(apart)
-
     async def _announce(self, peer: BufferPeer, client: TurnClient) -> None:
         settings = self._settings
         await peer.send(Capacity(settings.max_concurrent_episodes, client.permit_stats()))
+
+
+def tell_where(
+    engines: Sequence[EngineAddress], client: TurnClient, evaluations: TurnClient | None
+) -> None:
+    """Tell clients where their engines are; an empty list says nothing new."""
+    training = [engine for engine in engines if engine.kind != "evaluation"]
+    apart = [engine for engine in engines if engine.kind == "evaluation"]
+    if training:
+        client.moved(training)
+    if apart and evaluations is not None:
+        evaluations.moved(apart)

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from agentrl.actors.loop_watch import LoopWatch
-from agentrl.actors.worker import Worker, WorkerSettings
+from agentrl.actors.worker import Worker, WorkerSettings, tell_where
 from agentrl.actors.worker_loop import WorkerLoop
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
@@ -88,6 +88,7 @@ async def _work(spec: RunSpec, name: str) -> None:
     )
     others = teacher or nullcontext(), evaluations or nullcontext()
     async with LoopWatch(), others[0], client, others[1], peer:
+        tell_where(peer.welcome.engines, client, evaluations)
         await worker.run(peer, client, evaluations)
 
 
