@@ -126,7 +126,8 @@ def _in_pieces(wholes: Shapes, there: Iterable[str], model: Model) -> set[str]:
     have them; the names of these tensors."""
     if not has_slimes_modules(names := set(there)):
         return set()
-    shapes, found = shapes_of(model), set()
+    shapes = shapes_of(model)
+    found: set[str] = set()
     for key in wholes.keys() - names:
         if pieces := made_of(key, names, model.family):
             del wholes[key]

@@ -105,7 +105,7 @@ def test_arguments_of_another_form_are_refused_by_file_and_field(
 
 def test_values_that_are_not_plain_are_passed_over_and_the_others_are_told(tmp_path: Path) -> None:
     long = "x" * 10_001
-    given = {
+    given: dict[Any, Any] = {
         "num_layers": 2,
         "hidden_size": float("nan"),
         "ffn_hidden_size": 1 << 4000,
