@@ -139,6 +139,8 @@ class Replay:
 
     def _kept(self, batch: MicroBatch) -> list[Tensor | None]:
         """Those of the pass before, which are forgotten; None: it was not scored."""
+        if not self._routers:
+            return []
         key = _key(batch)
         if not (kept := self._routes.pop(key, [])):
             return [None] * len(self._routers)
