@@ -9,6 +9,7 @@ values). `launches` are all operations that would start a kernel.
 import sys
 from collections import Counter
 from collections.abc import Container, Mapping
+from types import CodeType
 from typing import Any
 
 import torch
@@ -121,7 +122,16 @@ def _place() -> str:
         module = str(frame.f_globals.get("__name__"))
         of_torch = module.partition(".")[0] == "torch" and ".optim" not in module
         if not of_torch and module != __name__ and frame.f_code.co_name != "__torch_function__":
-            return f"{module}.{frame.f_code.co_name}"
+            return f"{module}.{_function(frame.f_code)}"
         if frame.f_back is None:
             return module
         frame = frame.f_back
+
+
+def _function(code: CodeType) -> str:
+    """Its name; of a comprehension, which has code of its own before Python 3.12 alone, that of the
+    function around it."""
+    if code.co_name not in ("<listcomp>", "<dictcomp>", "<setcomp>"):
+        return code.co_name
+    around = code.co_qualname.removesuffix(f".<locals>.{code.co_name}")
+    return around.rpartition(".")[2]

@@ -26,9 +26,9 @@ MEGATRON = "agentrl.learner.megatron"
 #: By place, what a step of one micro-batch asks of the host today. It may fall.
 STEP: Counter[tuple[str, str]] = Counter(
     {
-        ("agentrl.learner.measures.<dictcomp>", "tolist"): 2,
+        ("agentrl.learner.measures.measured", "tolist"): 2,
         (f"{MEGATRON}.attention.lengths_of", "tolist"): 1,
-        (f"{MEGATRON}.passes.<listcomp>", "_local_scalar_dense"): 1,
+        (f"{MEGATRON}.passes.backward_pass", "_local_scalar_dense"): 1,
         (f"{MEGATRON}.passes._in_step", "_local_scalar_dense"): 1,
         (f"{MEGATRON}.passes.lay_out", "tolist"): 1,
         (f"{MEGATRON}.rotary._positions_of", "repeat_interleave"): 1,
