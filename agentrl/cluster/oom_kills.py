@@ -11,7 +11,7 @@ another kernel, a sandbox), nothing is known, and so nothing has risen.
 import re
 from pathlib import Path
 
-__all__ = ["OomKills"]
+__all__ = ["OomKills", "memory_folder"]
 
 _COUNTER = "oom_kill"
 
@@ -36,6 +36,12 @@ class OomKills:
             return next(int(pair[1]) for pair in pairs if pair[0] == _COUNTER)
         except (OSError, ValueError, IndexError, StopIteration):
             return None
+
+
+def memory_folder(pid: int, proc: Path = Path("/proc")) -> Path | None:
+    """The folder of the memory cgroup that a process is in, if one is shown."""
+    file = _file_of(pid, proc)
+    return file.parent if file is not None else None
 
 
 def _file_of(pid: int, proc: Path) -> Path | None:
