@@ -22,6 +22,7 @@ from agentrl.wire.messages import (
     Drain,
     Echo,
     Evaluate,
+    EvalWeightsSaved,
     Fetch,
     Finished,
     Heartbeat,
@@ -169,6 +170,8 @@ class BufferCore:
                 return self._leases.announce(message.row)
             case Published() as message:
                 return self._published(message, now)
+            case EvalWeightsSaved(row):
+                self.state.notify("eval_weights", version=row.version, iteration=row.iteration)
             case Retire() as message:
                 return self._leases.retire(message.through, peer.row.epoch)
             case other:

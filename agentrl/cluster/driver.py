@@ -96,18 +96,20 @@ class Driver:
         self._evaluator = Evaluator(
             spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets, log
         )
-        self._apart = self._evaluations_apart(clock) if spec.eval_engines else None
+        self._apart = self._evaluations_apart() if spec.eval_engines else None
 
-    def _evaluations_apart(self, clock: Clock) -> EvaluationsApart:
+    def _evaluations_apart(self) -> EvaluationsApart:
         config = self._spec.config
         engines = EvalEngines(
             lambda: self._processes.spec.eval_engines,
+            self.state,
             timeout_s=config.update_weights_timeout,
             start_timeout_s=config.start_timeout_s,
             key=read_key(self._spec.engine_key_file),
         )
         root = Path(str(config.save)) / EVALUATED
-        return EvaluationsApart(root, self._evaluator, engines, self.state, self._recorder, clock)
+        told = (self._requests, self.state, self._recorder)
+        return EvaluationsApart(root, self._evaluator, engines, *told)
 
     async def run(self, check: Callable[[], None] = lambda: None) -> None:
         """Conduct the run; returns when it is complete. `check` raises for a signal that came

@@ -1,7 +1,6 @@
 """`EvalEngines`: gives the engines of `--eval-mode apart` the weights that are to be evaluated.
 
-An engine says which version it has. So whoever looks sees an engine that was started again, and
-gives it the weights once more.
+An engine that is started again has those of --hf-checkpoint, and is given the weights once more.
 """
 
 import logging
@@ -9,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
+from agentrl.cluster.events import RunState
 from agentrl.errors import EngineError
 from agentrl.eval_weights import EvalWeights
 from agentrl.serving.control import EngineControl
@@ -17,22 +17,23 @@ from agentrl.types import EngineAddress
 __all__ = ["EvalEngines"]
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 2.0
 
 
 class EvalEngines:
-    """Engines that only evaluations use. `engines`: tells where they are now; `timeout_s`: deadline
-    of loading; `start_timeout_s`: of the start of an engine; `key`: what they want to be shown."""
+    """Engines that only evaluations use. `engines`: tells where they are now; `state`: tells which
+    were started; `timeout_s`: deadline of loading; `start_timeout_s`: of the start of an engine;
+    `key`: what engines want to be shown."""
 
     def __init__(
         self,
         engines: Callable[[], Sequence[EngineAddress]],
+        state: RunState,
         *,
         timeout_s: float,
         start_timeout_s: float,
         key: str | None,
     ) -> None:
-        self._engines = engines
+        self._engines, self._state = engines, state
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._key = key
@@ -42,12 +43,10 @@ class EvalEngines:
         failed: list[EngineError] = []
 
         async def give(engine: EngineAddress) -> None:
-            async with self._control(engine) as control:
-                try:
-                    await control.wait_alive(self._start_timeout_s)
-                    await _give(control, weights)
-                except EngineError as error:
-                    failed.append(error)
+            try:
+                await self._give(engine, weights)
+            except EngineError as error:
+                failed.append(error)
 
         async with anyio.create_task_group() as group:
             for engine in self._engines():
@@ -56,30 +55,31 @@ class EvalEngines:
             raise failed[0]
 
     async def keep(self, weights: EvalWeights) -> None:
-        """Give the weights to every engine that lacks them, until cancelled."""
+        """Give the weights again to each engine that is started again, until cancelled."""
+        async with anyio.create_task_group() as group:
+            for engine in self._engines():
+                group.start_soon(self._keep, engine.name, weights)
+
+    async def _keep(self, name: str, weights: EvalWeights) -> None:
         while True:
-            async with anyio.create_task_group() as group:
-                for engine in self._engines():
-                    group.start_soon(self._give_again, engine, weights)
-            await anyio.sleep(_LOOK_S)
-
-    async def _give_again(self, engine: EngineAddress, weights: EvalWeights) -> None:
-        async with self._control(engine) as control:
+            # It may have been started again since it loaded them: this looks first.
+            num_starts = self._state.starts[name]
             try:
-                if await control.is_alive():
-                    await _give(control, weights)
+                for engine in self._engines():
+                    if engine.name == name:  # it may be on a lost node
+                        await self._give(engine, weights)
             except EngineError as error:
-                _LOG.warning("%s lacks the weights to evaluate: %s", engine.name, error)
+                _LOG.warning("%s lacks the weights to evaluate: %s", name, error)
+            await self._state.wait(
+                lambda s, before=num_starts: s.starts[name] > before  # type: ignore[misc]
+            )
 
-    def _control(self, engine: EngineAddress) -> EngineControl:
-        return EngineControl(engine, timeout_s=self._timeout_s, key=self._key)
-
-
-async def _give(control: EngineControl, weights: EvalWeights) -> None:
-    """Load the weights, unless the engine has them."""
-    label = str(weights.version)
-    if await control.weight_version() == label:
-        return
-    await control.pause()
-    await control.load(str(weights.folder), label)
-    await control.resume()
+    async def _give(self, engine: EngineAddress, weights: EvalWeights) -> None:
+        """Load the weights once the engine answers, unless it has them."""
+        label = str(weights.version)
+        async with EngineControl(engine, timeout_s=self._timeout_s, key=self._key) as control:
+            await control.wait_alive(self._start_timeout_s)
+            if await control.weight_version() != label:
+                await control.pause()
+                await control.load(str(weights.folder), label)
+                await control.resume()

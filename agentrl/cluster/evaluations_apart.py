@@ -1,7 +1,7 @@
 """`EvaluationsApart`: plays evaluations on engines of their own, while training goes on.
 
-    learner:  push -> publish -> write the weights that are due      (`eval_weights`)
-    driver:   weights are there -> engines load them -> play every set -> record -> remove them
+    learner:  push -> publish -> write the weights that are due -> tell    (`eval_weights`)
+    driver:   engines load them -> play every set -> record -> remove them
 
 No push waits for an evaluation, and no evaluation sees a push: its score is that of one version,
 and is recorded at the iteration of these weights. If an evaluation takes longer than the interval,
@@ -12,20 +12,16 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.clock import Clock
 from agentrl.cluster.eval_engines import EvalEngines
 from agentrl.cluster.evaluator import Evaluator
 from agentrl.cluster.events import RunState
+from agentrl.cluster.requests import Requests
 from agentrl.errors import EngineError
-from agentrl.eval_weights import EvalWeights, remove, written
+from agentrl.eval_weights import EvalWeights, folder_of, remove, written
 from agentrl.telemetry.recorder import Recorder
+from agentrl.types import VersionRow
 
 __all__ = ["EvaluationsApart"]
-
-#: Between two looks for weights.
-_LOOK_S = 0.5
-#: How long a shared folder may hide the last weights.
-_HIDDEN_S = 60.0
 
 
 class EvaluationsApart:
@@ -36,35 +32,39 @@ class EvaluationsApart:
         root: Path,
         evaluator: Evaluator,
         engines: EvalEngines,
+        requests: Requests,
         state: RunState,
         recorder: Recorder,
-        clock: Clock,
     ) -> None:
         self._root, self._evaluator, self._engines = root, evaluator, engines
-        self._state, self._recorder, self._clock = state, recorder, clock
+        self._requests, self._state, self._recorder = requests, state, recorder
         self._iteration = -1
 
     async def run(self) -> None:
         """Evaluate until the learner has ended and its last weights are evaluated."""
-        ended_at: float | None = None
+        state = self._state
         while True:
-            is_over = self._state.learner_done
-            weights = await self._next()
-            if weights is not None:
+            is_over = state.learner_done
+            if is_over:  # its exit is no event of the buffer: what it said last may be on its way
+                await self._requests.catch_up()
+            num_told = len(state.eval_weights)
+            if (weights := await self._next()) is not None:
                 await self._evaluate(weights)
-                continue
-            now = self._clock.now()
-            ended_at = (now if ended_at is None else ended_at) if is_over else None
-            if ended_at is not None and self._iteration >= self._state.iteration:
-                return
-            if ended_at is not None and now - ended_at > _HIDDEN_S:
-                self._recorder.note(f"there are no weights of the last iteration in {self._root}")
-                return
-            await anyio.sleep(_LOOK_S)
+            elif is_over:
+                break
+            else:
+                await state.wait(
+                    lambda s, told=num_told: len(s.eval_weights) > told or s.learner_done  # type: ignore[misc]
+                )
+        if self._iteration < state.iteration:
+            self._recorder.note(f"there are no weights of the last iteration in {self._root}")
 
     async def _next(self) -> EvalWeights | None:
-        """The newest weights that are to be evaluated; all others are removed."""
-        found = await anyio.to_thread.run_sync(written, self._root)
+        """The newest weights that are to be evaluated; all others are removed. A shared folder may
+        show late what the learner tells of, and shows what nobody heard of."""
+        told = (VersionRow(version, None, number) for version, number in self._state.eval_weights)
+        named = {EvalWeights(r.version, r.iteration, folder_of(self._root, r)) for r in told}
+        found = sorted(named.union(await anyio.to_thread.run_sync(written, self._root)))
         due = [each for each in found if each.iteration > self._iteration]  # else trained once more
         if len(due) > 1:
             numbers = ", ".join(str(each.iteration) for each in due[:-1])

@@ -1,5 +1,6 @@
 """What the driver knows of the run, from the buffer's events: something to wait on."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,9 @@ __all__ = ["RunState"]
 
 class RunState:
     """The latest facts of a run; `wait` returns when a condition on them holds. `iteration`: how
-    many the published weights contain; `last_lease`: the number of the run's last, once it is made.
-    """
+    many the published weights contain; `last_lease`: the number of the run's last, once it is made;
+    `eval_weights`: versions, with their iterations, that were written to be evaluated; `starts`:
+    how often each process was started."""
 
     def __init__(self) -> None:
         self.version: int | None = None
@@ -24,6 +26,8 @@ class RunState:
         self.last_lease: int | None = None
         self.steps = 0
         self.evaluations: dict[str, dict[str, Any]] = {}
+        self.eval_weights: list[tuple[int, int]] = []
+        self.starts: Counter[str] = Counter()
         self.echoes: set[str] = set()
         self.failures = FailureStreak()
         self.failed_leases = FailedLeases()
@@ -86,12 +90,19 @@ class RunState:
                 self.failed_leases.left(event.data)
             case "evaluation":
                 self.evaluations[str(event.data["id"])] = event.data
+            case "eval_weights":
+                self.eval_weights.append((event.data["version"], event.data["iteration"]))
             case "echo":
                 self.echoes.add(str(event.data["id"]))
             case "drained":
                 self.drained = True
             case "fates":
                 self.failures.fates(event.data["counts"], event.data.get("too_long", 0))
+        self.notify()
+
+    def started(self, name: str) -> None:
+        """A process was started."""
+        self.starts[name] += 1
         self.notify()
 
     def notify(self) -> None:

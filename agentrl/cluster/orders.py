@@ -31,11 +31,9 @@ from agentrl.serving.nccl import nccl_environment
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import make_keys
 
-__all__ = ["EVAL_ENGINE", "plan_processes"]
+__all__ = ["plan_processes"]
 
-#: The kind of an engine that only evaluations use.
-EVAL_ENGINE = "eval-engine"
-_ON_DEVICES = ("engine", EVAL_ENGINE, "learner")
+_ON_DEVICES = ("engine", "eval-engine", "learner")
 
 #: Processes that have no GPU of their own see none: torch and SGLang would use one, and JAX takes
 #: most of each GPU that it sees as soon as somebody imports it.
@@ -107,7 +105,7 @@ def plan_processes(
     ]
     for engine, planned in zip(apart, config.eval_engines, strict=True):
         order = _engine_order(config, run, spec, engine, planned, device, None)
-        orders.append(msgspec.structs.replace(order, kind=EVAL_ENGINE))
+        orders.append(msgspec.structs.replace(order, kind="eval-engine"))
     orders += [_learner_order(config, run, name, device) for name in config.learner_names]
     meeting = _on_loopback if config.ray_address is None else _on_the_nodes_interface
     orders = [meeting(order) for order in orders]

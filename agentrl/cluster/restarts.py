@@ -120,6 +120,7 @@ class Processes:
         marked = msgspec.structs.replace(order, env=order.env | marks)
         pid = await in_thread(self._cluster.start, marked)
         self._lives[name] = _Life(pid, incarnation, self._learner_life)
+        self._state.started(name)
         _LOG.info("started %s (pid %s)", name, pid)
 
     def learner_life(self, notice: ExitNotice) -> int | None:
@@ -159,8 +160,7 @@ class Processes:
         return engines.get(engine_of(name), self._orders[name].kind)
 
     def can_come_back(self, names: Collection[str]) -> bool:
-        """Whether these can be started on another node: whoever speaks to them can be told a new
-        address, and they need no file that only their own node had."""
+        """Whether these can be started on another node: no file or address is tied to their own."""
         return {self._orders[name].kind for name in names} <= _SPARE | {"learner"}
 
     @property

@@ -47,6 +47,7 @@ from agentrl.eval_weights import EvalWeightsDue
 from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import (
+    EvalWeightsSaved,
     Lease,
     Message,
     NoMoreLeases,
@@ -292,12 +293,13 @@ class Schedule:
         yield from self._save_for_evaluation(row)
 
     def _save_for_evaluation(self, row: VersionRow, *, is_last: bool = False) -> _Steps:
-        """Write these weights if they are to be evaluated, and have not been written."""
+        """Write these weights if they are to be evaluated and are not written yet."""
         is_due, before = self._settings.evaluates, self._before
         self._before = row.iteration
         if is_due and row != self._evaluated and (is_last or is_due(before, row.iteration)):
             self._evaluated = row
             yield SaveEvalWeights(row)
+            yield Tell(EvalWeightsSaved(row))
 
     @property
     def _is_caught_up(self) -> bool:
@@ -349,9 +351,8 @@ class Schedule:
             yield Tell(Retire(self._covered))
 
     def _finish(self, end: NoMoreLeases | StopRequested) -> _Steps:
-        """Publish what is trained but unpublished, save, and let the buffer forget. After a request
-        to stop the engines may be ending too, so nothing is published; and the run may go on one
-        day, so it keeps a checkpoint to fall back to."""
+        """Publish what is trained but unpublished, save, and let the buffer forget. A request to
+        stop publishes nothing, since engines may be ending, and leaves the checkpoint before."""
         shares_devices = self._settings.shares_devices
         is_behind = self._is_unpublished or self.newest.iteration < self._done
         if isinstance(end, NoMoreLeases) and is_behind and not shares_devices:

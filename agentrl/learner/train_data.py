@@ -77,7 +77,7 @@ def write_train_data(path: Path, steps: Sequence[Sequence[Row]]) -> None:
     """Write a file at once: a reader finds the one that was there before, or this one."""
     rows = [row for step in steps for row in step]
     saved = [_saved(row, number) for number, step in enumerate(steps) for row in step]
-    arrays = {name: _joined(rows, name) for name in _names(rows)}
+    arrays: dict[str, Any] = {name: _joined(rows, name) for name in _names(rows)}
     arrays["tokens"] = np.concatenate([np.empty(0, np.int32), *(row.tokens_L for row in rows)])
     arrays[_ROWS] = np.frombuffer(msgspec.json.encode(saved), np.uint8)
     disk.make_folder(path.parent)
@@ -85,7 +85,7 @@ def write_train_data(path: Path, steps: Sequence[Sequence[Row]]) -> None:
     beside.unlink(missing_ok=True)
     try:
         with disk.create_file(beside) as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
             disk.sync_file(file)
         beside.replace(path)
     except BaseException:

@@ -6,7 +6,8 @@ rules are idempotent, so a message that arrives twice changes nothing.
 
     worker   sends Hello, Capacity, Finished+columns, Snapshot+column, Verdict
              gets  Assign+columns, Judge, Cancel, NewWeights, Engines
-    learner  sends Hello, LeaseRequest, Fetch, Stepped, PushRequest, Publishing, Published, Retire
+    learner  sends Hello, LeaseRequest, Fetch, Stepped, PushRequest, Publishing, Published, Retire,
+                   EvalWeightsSaved
              gets  Lease, Rows+columns, NoMoreLeases, PushGrant, Republish
     driver   sends Hello, Tasks, Evaluate, PeerLost, Republish, Echo, Drain
              gets  TaskCredit, Event
@@ -229,6 +230,12 @@ class Published(_FromLearner, frozen=True, tag="published"):
     metrics: dict[str, float] = {}
 
 
+class EvalWeightsSaved(_FromLearner, frozen=True, tag="eval_weights_saved"):
+    """These weights are written, to be evaluated (`agentrl/eval_weights.py`)."""
+
+    row: VersionRow
+
+
 class Retire(_FromLearner, frozen=True, tag="retire"):
     """A durable checkpoint covers leases up to `through`: their fates are final."""
 
@@ -353,41 +360,16 @@ class Event(_Message, frozen=True, tag="event"):
     data: dict[str, Any] = {}
 
 
-Message = (
-    Hello
-    | Heartbeat
-    | Capacity
-    | Finished
-    | Snapshot
-    | Verdict
-    | Tasks
-    | Evaluate
-    | PeerLost
-    | Republish
-    | Echo
-    | Drain
-    | LeaseRequest
-    | Fetch
-    | Stepped
-    | PushRequest
-    | Publishing
-    | Published
-    | Retire
-    | Welcome
-    | Ack
-    | Refused
-    | Assign
-    | Cancel
-    | NewWeights
-    | Engines
-    | Judge
-    | TaskCredit
-    | Lease
-    | NoMoreLeases
-    | PushGrant
-    | Rows
-    | Event
-)
+_OfAll = Hello | Heartbeat
+_OfWorker = Capacity | Finished | Snapshot | Verdict
+_OfDriver = Tasks | Evaluate | PeerLost | Republish | Echo | Drain
+_Asked = LeaseRequest | Fetch | PushRequest
+_OfLearner = _Asked | Stepped | Publishing | Published | EvalWeightsSaved | Retire
+_ToAll = Welcome | Ack | Refused
+_ToWorker = Assign | Cancel | NewWeights | Engines | Judge
+_ToLearner = Lease | NoMoreLeases | PushGrant | Rows
+_ToDriver = TaskCredit | Event
+Message = _OfAll | _OfWorker | _OfDriver | _OfLearner | _ToAll | _ToWorker | _ToLearner | _ToDriver
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):

@@ -6,13 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.clock import MonotonicClock
-from agentrl.cluster import evaluations_apart
 from agentrl.cluster.evaluations_apart import EvaluationsApart
 from agentrl.cluster.events import RunState
 from agentrl.errors import EngineError
 from agentrl.eval_weights import EvalWeights, folder_of, written
 from agentrl.types import VersionRow
+from agentrl.wire.messages import Event
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +29,21 @@ class Site:
         self.broken: set[int] = set()
         self.goes_on = anyio.Event()
         site: Any = self
-        self.apart = EvaluationsApart(root, site, site, self.state, site, MonotonicClock())
+        self.apart = EvaluationsApart(root, site, site, site, self.state, site)
 
-    def write(self, version: int, iteration: int) -> None:
+    def write(self, version: int, iteration: int, *, is_told: bool = True) -> None:
         folder_of(self.root, VersionRow(version, None, iteration)).mkdir(parents=True)
         self.state.iteration = iteration
+        if is_told:
+            self.state.apply(Event("eval_weights", {"version": version, "iteration": iteration}))
+
+    def end(self) -> None:
+        """The learner has ended."""
+        self.state.learner_done = True
+        self.state.notify()
+
+    async def catch_up(self) -> None:
+        """Nothing is on its way."""
 
     async def load(self, weights: EvalWeights) -> None:
         if weights.version in self.broken:
@@ -64,12 +73,6 @@ class Site:
                 await anyio.sleep(0.005)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations_apart, "_LOOK_S", 0.005)
-    monkeypatch.setattr(evaluations_apart, "_HIDDEN_S", 0.05)
-
-
 async def test_each_score_is_of_the_iteration_of_its_weights_which_are_then_removed(
     tmp_path: Path,
 ) -> None:
@@ -82,7 +85,7 @@ async def test_each_score_is_of_the_iteration_of_its_weights_which_are_then_remo
             site.state.iteration = iteration + 1  # training goes on
             site.goes_on.set()
         site.state.iteration = 11
-        site.state.learner_done = True
+        site.end()
     assert (site.loaded, site.scored) == ([0, 4, 9], [0, 8, 11])
     assert written(tmp_path) == []
     assert site.notes == []
@@ -100,7 +103,7 @@ async def test_of_weights_that_came_meanwhile_the_newest_are_next_and_the_others
             site.write(version, iteration)
         site.goes_on.set()
         await site.until(2)
-        site.state.learner_done = True
+        site.end()
         site.goes_on.set()
     assert site.scored == [0, 6]
     (note,) = site.notes
@@ -121,7 +124,7 @@ async def test_weights_of_iterations_that_are_trained_once_more_are_not_scored_a
         site.write(7, 8)
         site.write(8, 9)
         await site.until(2)
-        site.state.learner_done = True
+        site.end()
         site.goes_on.set()
     assert (site.loaded, site.scored, site.notes) == ([4, 8], [8, 9], [])
 
@@ -137,7 +140,7 @@ async def test_engines_that_do_not_load_cost_one_evaluation(tmp_path: Path) -> N
                 await anyio.sleep(0.005)
         site.write(2, 4)
         await site.until(1)
-        site.state.learner_done = True
+        site.end()
         site.goes_on.set()
     assert site.scored == [4]
     assert "no evaluation after iteration 2: eval-engine-0 does not answer" in site.notes[0]
@@ -145,8 +148,24 @@ async def test_engines_that_do_not_load_cost_one_evaluation(tmp_path: Path) -> N
 
 async def test_a_run_whose_last_weights_never_come_ends_with_a_word(tmp_path: Path) -> None:
     site = Site(tmp_path / "evaluated")
-    site.state.iteration, site.state.learner_done = 3, True
+    site.state.iteration = 3
+    site.end()
     with anyio.fail_after(30):
         await site.apart.run()
     (note,) = site.notes
     assert "no weights of the last iteration" in note
+
+
+async def test_what_nobody_was_told_of_is_found_in_the_folder(tmp_path: Path) -> None:
+    """The driver or the buffer died after the learner had written it."""
+    site = Site(tmp_path)
+    site.write(3, 6, is_told=False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(site.apart.run)
+        await site.until(1)
+        site.goes_on.set()
+        site.write(4, 8, is_told=False)
+        site.end()
+        await site.until(2)
+        site.goes_on.set()
+    assert (site.scored, site.notes, written(tmp_path)) == ([6, 8], [], [])
