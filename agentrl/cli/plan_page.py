@@ -210,6 +210,8 @@ def _engines(planned: Planned) -> Iterator[str]:
             f"cache on a GPU: {engine.kv_tokens:,} tokens in "
             f"{_holder(way_of(planned.config, group))}"
         )
+    if apart := planned.config.eval_engines:
+        yield f"{'':12}{len(apart)} of {apart[0].size} GPUs for evaluations (--eval-mode apart)"
 
 
 def _holder(config: RunConfig) -> str:

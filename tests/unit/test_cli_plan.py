@@ -157,6 +157,12 @@ def test_engines_that_others_started_are_not_judged(model_dir: Path) -> None:
     assert not any(line.startswith("engines") for line in page(found))
 
 
+def test_engines_of_evaluations_are_named(model_dir: Path) -> None:
+    apart = {"eval_interval": 5, "eval_mode": "apart", "eval_num_engines": 2}
+    lines = list(page(planned(model_dir, footprint(0, 0), **apart)))
+    assert any("2 of 1 GPUs for evaluations (--eval-mode apart)" in line for line in lines)
+
+
 def test_frozen_parameters_are_told_as_counted(model_dir: Path) -> None:
     frozen = planned(model_dir, footprint(0, 0), freeze_params_name_list=["embedding"])
     assert any(line.startswith("  frozen parameters: counted as trained") for line in page(frozen))
