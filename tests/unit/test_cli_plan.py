@@ -158,7 +158,7 @@ def test_engines_that_others_started_are_not_judged(model_dir: Path) -> None:
 
 
 def test_engines_of_evaluations_are_named(model_dir: Path) -> None:
-    apart = {"eval_interval": 5, "eval_mode": "apart", "eval_num_engines": 2}
+    apart: dict[str, Any] = {"eval_interval": 5, "eval_mode": "apart", "eval_num_engines": 2}
     lines = list(page(planned(model_dir, footprint(0, 0), **apart)))
     assert any("2 of 1 GPUs for evaluations (--eval-mode apart)" in line for line in lines)
 
