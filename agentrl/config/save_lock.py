@@ -4,15 +4,16 @@
                             -> LEFT       it was killed; the next program sees that, and takes over
 
 Two runs that begin with one empty `--save` would otherwise both find it theirs. The file is made
-where none is (O_EXCL, which network disks have too; locks of the kernel many have not). A holder on
-this machine is asked for by its process. One elsewhere touches the file as long as it lives, and
-the disk's own clock says when it last did. The run that holds the folder has the lock's token in
-its `run.json`: continued on another machine, it goes on at once.
+where none is (O_EXCL, which network disks have too; locks of the kernel many have not). The program
+that takes over makes the next one, `.agentrl_lock.json.1`: only one can, and the lock that was left
+stays until then, so the folder is never free between. Its holder has then seen no other lock whose
+program lives. A holder on this machine is asked for by its process. One elsewhere touches the file
+as long as it lives, and the disk's own clock says when it last did. The run that holds the folder
+has the lock's token in its `run.json`: continued on another machine, it goes on at once.
 """
 
 import contextlib
 import os
-import secrets
 import socket
 import tempfile
 import threading
@@ -59,7 +60,7 @@ class _Holder(msgspec.Struct, frozen=True):
 def locked(folder: Path, record: RunRecord) -> Iterator[None]:
     """Hold `folder` for the run of that record. Raises EnvironmentSetupError while another program
     does, and when the folder cannot be written."""
-    path, pid = folder / FILE, os.getpid()
+    pid = os.getpid()
     ours = _Holder(
         run_id=record.id,
         token=record.token,
@@ -71,7 +72,7 @@ def locked(folder: Path, record: RunRecord) -> Iterator[None]:
     )
     try:
         disk.make_folder(folder)
-        _take(path, ours)
+        path = _take(folder, ours)
     except OSError as error:
         raise EnvironmentSetupError(
             f"--save {folder} cannot be written: {error.strerror}; choose another place"
@@ -95,45 +96,82 @@ def check_unlocked(config: RunConfig) -> None:
     if config.save is None or config.eval_only:
         return
     record = read_record(Path(config.resume)) if config.is_continued else None
-    path = save_folder(Path(config.save), config.run_id or _UNNAMED) / FILE
     with contextlib.suppress(OSError):  # whether it can be read and written is asked elsewhere
-        _refuse_held(path, _read(path), "" if record is None else record.token)
+        _refuse_held(
+            save_folder(Path(config.save), config.run_id or _UNNAMED),
+            "" if record is None else record.token,
+        )
 
 
-def _take(path: Path, ours: _Holder) -> None:
+def _take(folder: Path, ours: _Holder) -> Path:
+    """Make the lock after all others, and return its path."""
     for _ in range(_ATTEMPTS):
+        left = _refuse_held(folder, ours.token)
+        path = _path(folder, max(map(_number, left), default=-1) + 1)
         try:
-            file = disk.create_file(path)
-        except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):  # given back, or taken over, just now
-                found = _read(path)
-                _refuse_held(path, found, ours.token)
-                _remove_left(path, found)
+            _create(path, ours)
+        except FileExistsError:  # another program was first
             continue
-        try:
-            with file:
-                file.write(msgspec.json.format(msgspec.json.encode(ours)) + b"\n")
-                disk.sync_file(file)
-        except OSError:
+        try:  # one that looked before this lock was there may have begun a row of its own
+            _refuse_held(folder, ours.token, but=path)
+        except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return
+        for old in left:
+            old.unlink(missing_ok=True)
+        return path
     raise EnvironmentSetupError(
-        f"--save {path.parent}: other programs take it again and again; choose another place"
+        f"--save {folder}: other programs take it again and again; choose another place"
     )
 
 
-def _refuse_held(path: Path, found: _Holder | None, token: str) -> None:
+def _create(path: Path, ours: _Holder) -> None:
+    file = disk.create_file(path)
+    try:
+        with file:
+            file.write(msgspec.json.format(msgspec.json.encode(ours)) + b"\n")
+            disk.sync_file(file)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _refuse_held(folder: Path, token: str, *, but: Path | None = None) -> list[Path]:
+    """The locks in the folder, which programs have left that are dead. Raises
+    EnvironmentSetupError with the name of one that lives."""
+    left = []
+    for path in folder.glob(f"{FILE}*"):
+        if path == but or _number(path) < 0:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # given back just now
+            found = _read(path)
+            if _is_held(path, found, token):
+                raise EnvironmentSetupError(_held_text(path, found))
+            left.append(path)
+    return left
+
+
+def _held_text(path: Path, found: _Holder | None) -> str:
     """`found`: what the lock says; None where it is not written yet, or by something else."""
-    if not _is_held(path, found, token):
-        return
     who = "a run that has just begun" if found is None else f"the run {visible(found.run_id)}"
     if found is not None:
         who += f" (process {found.pid} on {visible(found.host)}, since {visible(found.since)})"
-    raise EnvironmentSetupError(
+    return (
         f"--save {path.parent}: {who} writes its checkpoints there; wait for its end, stop it, or "
         f"choose another --save (if it has ended, remove {path})"
     )
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / (f"{FILE}.{number}" if number else FILE)
+
+
+def _number(path: Path) -> int:
+    """How many programs were taken over from up to this lock; -1 for what is no lock."""
+    end = path.name.removeprefix(FILE)
+    if not end:
+        return 0
+    return int(end[1:]) if end[0] == "." and end[1:].isdecimal() else -1
 
 
 def _is_held(path: Path, found: _Holder | None, token: str) -> bool:
@@ -143,17 +181,6 @@ def _is_held(path: Path, found: _Holder | None, token: str) -> bool:
         if token and found.token == token:
             return False  # it is this run's, whose directory this program has to itself
     return _now(path.parent) - path.stat().st_mtime < _DEAD_S
-
-
-def _remove_left(path: Path, judged: _Holder | None) -> None:
-    """Remove the lock of a program that has died. One that another program has made since then is
-    put back."""
-    aside = path.with_name(f"{FILE}.{secrets.token_hex(6)}")
-    path.rename(aside)
-    if _read(aside) == judged:
-        aside.unlink()
-    else:
-        aside.rename(path)
 
 
 def _beat(path: Path, over: threading.Event) -> None:
