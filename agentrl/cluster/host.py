@@ -22,11 +22,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from agentrl.cluster.here import interface_of, place_here
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.node_facts import facts_here
 from agentrl.cluster.oom_kills import OomKills
 from agentrl.cluster.ports import free_ports
@@ -37,13 +37,9 @@ from agentrl.errors import InfrastructureError
 __all__ = [
     "ExitNotice",
     "ProcessHost",
-    "ProcessKind",
     "ProcessOrder",
     "environment_of",
 ]
-
-#: What a process is to the run; a service is the user's own.
-ProcessKind = Literal["buffer", "learner", "worker", "engine", "eval-engine", "router", "service"]
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):

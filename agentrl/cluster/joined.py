@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from agentrl.cluster.kinds import KINDS, Shared
 from agentrl.cluster.node_facts import (
     NEEDED,
     NodeFacts,
@@ -61,7 +62,7 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
     lacks: list[str] = []
     with ExitStack() as stack:
         shared = {
-            role: stack.enter_context(shown(folder)) for role, folder in _shared(config).items()
+            name: stack.enter_context(shown(folder)) for name, folder in _shared(config).items()
         }
         for slots in nodes:
             processes = [name for slot in slots for name in cluster.processes(slot)]
@@ -94,13 +95,9 @@ _SAVE = (
 _PUSHES = (
     "--update-weight-disk-dir names a folder that the nodes of engines share with the learner's"
 )
+_NEEDS: dict[Shared, str] = {"save": _SAVE, "pushes": _PUSHES}
 _CODE = "names a file that the nodes which run it have, as it is here"
-#: Kinds of processes that load the code that flags of a group name.
-_LOADS = {
-    "worker": ("data", "rollout"),
-    "learner": ("learner", "objective", "policy loss", "learner hooks"),
-}
-#: Of these groups, but for the program alone.
+#: Of the groups whose code a kind of process loads, but for the program alone.
 _OWN_CODE = ("--data-source-path",)
 
 
@@ -110,11 +107,13 @@ def _differences(config: RunConfig, facts: NodeFacts, own: NodeFacts) -> Iterato
     return differences(facts, own, names)
 
 
-def _shared(config: RunConfig) -> dict[str, Path]:
-    """Folders that nodes share, by the kind of process that uses it."""
-    folders = {} if config.plays_only or config.save is None else {"learner": Path(config.save)}
+def _shared(config: RunConfig) -> dict[Shared, Path]:
+    """Folders that nodes share."""
+    folders: dict[Shared, Path] = {}
+    if config.save is not None and not config.plays_only:
+        folders["save"] = Path(config.save)
     if config.update_weight_transport == "disk" and config.update_weight_disk_dir is not None:
-        folders["engine"] = Path(config.update_weight_disk_dir)
+        folders["pushes"] = Path(config.update_weight_disk_dir)
     return folders
 
 
@@ -134,22 +133,19 @@ def shown(folder: Path) -> Iterator[str]:
 
 
 def _wanted(
-    config: RunConfig, processes: Sequence[str], shared: Mapping[str, str]
+    config: RunConfig, processes: Sequence[str], shared: Mapping[Shared, str]
 ) -> dict[str, str]:
     """What has to be on a node with these processes as it is here, and why. `shared`: files that
-    show a shared folder, by the kind of process that uses it."""
+    show a shared folder."""
     model = Path(str(config.hf_checkpoint)).resolve() / "config.json"
     wanted = {str(Path.cwd()): _FOLDER, sys.executable: _PYTHON, str(model): _MODEL}
-    kinds = {name.rpartition("-")[0] for name in processes}
-    for kind in kinds & _LOADS.keys():
-        code = code_of(config, _LOADS[kind])
+    names = {name.rpartition("-")[0] for name in processes}
+    kinds = [kind for name, kind in KINDS.items() if name in names]
+    for kind in kinds:
+        code = code_of(config, kind.loads)
         wanted |= {str(path): f"{f} {_CODE}" for path, f in code.items() if f not in _OWN_CODE}
-    if "learner" in kinds and "engine" in shared:  # it writes what engines read
-        kinds.add("engine")
-    if "eval-engine" in kinds:  # it reads what the learner saves
-        kinds.add("learner")
-    needs = {"learner": _SAVE, "engine": _PUSHES}
-    return wanted | {shared[kind]: needs[kind] for kind in shared if kind in kinds}
+    used = {name for kind in kinds for name in kind.shares}
+    return wanted | {shared[name]: _NEEDS[name] for name in shared if name in used}
 
 
 def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str]]:
@@ -163,8 +159,8 @@ def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str
     if "learner-0" in processes:
         if (model := model_place(config)) is not None:
             found.append(("--save-hf", str(model.absolute())))
-        if "engine" in (shared := _shared(config)):
-            found.append(("--update-weight-disk-dir", str(shared["engine"])))
+        if "pushes" in (shared := _shared(config)):
+            found.append(("--update-weight-disk-dir", str(shared["pushes"])))
     return found
 
 

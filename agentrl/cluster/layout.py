@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from agentrl import disk
-from agentrl.cluster.host import ProcessKind, ProcessOrder
+from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.signals import in_turns
 from agentrl.config.edited import digests
 from agentrl.config.places import checkpoint_root

@@ -15,6 +15,7 @@ import msgspec
 
 from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.kinds import KINDS
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.engine_files import MEETING_PLACE
@@ -24,7 +25,6 @@ from agentrl.types import EngineAddress
 __all__ = ["at_url", "moved"]
 
 _FIRST_RANK = "learner-0"
-_ENGINES = ("engine", "eval-engine")
 #: The flag with the port at which an engine that prefills hands caches on.
 _BOOTSTRAP = "--disaggregation-bootstrap-port"
 
@@ -35,7 +35,7 @@ def moved(
     """What the run is told, and its orders, once `names` are where the cluster says that they are
     now. Reserves ports there; raises SlotLostError."""
     told = dict(orders)
-    urls = {name: _new_url(cluster, name) for name in names if orders[name].kind in _ENGINES}
+    urls = {name: _new_url(cluster, name) for name in names if KINDS[orders[name].kind].serves}
     engines, of_evaluations = (
         [_moved(engine, urls, told, cluster) for engine in among]
         for among in (spec.engines, spec.eval_engines)

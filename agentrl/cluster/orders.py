@@ -8,6 +8,7 @@ import msgspec
 
 from agentrl.cluster.engine_parts import engine_of, part_of
 from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.kinds import KINDS
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.port_plan import num_push_ports
@@ -32,8 +33,6 @@ from agentrl.types import EngineAddress
 from agentrl.wire.keys import make_keys
 
 __all__ = ["plan_processes"]
-
-_ON_DEVICES = ("engine", "eval-engine", "learner")
 
 #: Processes that have no GPU of their own see none: torch and SGLang would use one, and JAX takes
 #: most of each GPU that it sees as soon as somebody imports it.
@@ -127,7 +126,7 @@ def plan_processes(
     asking = {name for name, service in services.items() if service.gpus}
     orders = [
         order
-        if device == "cuda" and (order.kind in _ON_DEVICES or order.name in asking)
+        if device == "cuda" and (KINDS[order.kind].has_devices or order.name in asking)
         else msgspec.structs.replace(order, env=order.env | _NO_GPUS)
         for order in orders
     ]

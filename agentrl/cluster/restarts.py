@@ -33,13 +33,14 @@ import msgspec
 from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.kinds import KINDS, Consequence
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.moving import moved
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
-from agentrl.cluster.supervision import Consequence, counts_against_lease
+from agentrl.cluster.supervision import counts_against_lease
 from agentrl.errors import EngineError, EnvironmentSetupError, SlotLostError
 from agentrl.serving.key import read_key
 from agentrl.serving.router_control import RouterControl
@@ -53,8 +54,6 @@ _LOG = logging.getLogger(__name__)
 _TOLD = "learner-0"
 #: The question for weights: whether a learner has heeded it, it and the buffer know.
 _WEIGHTS = "weights"
-#: Kinds of which a run can lose some.
-_SPARE = {"engine", "eval-engine", "worker"}
 
 
 class _Life(msgspec.Struct, frozen=True):
@@ -142,13 +141,14 @@ class Processes:
         if not self.can_go_on_without(names):
             return None
         left = [order for name, order in self._orders.items() if name not in self._gone]
-        return [order.name for order in left if order.kind in _SPARE]
+        return [order.name for order in left if KINDS[order.kind].is_spare]
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
         """Whether others of each sort are left that are not lost."""
-        if not {self._orders[name].kind for name in names} <= _SPARE:
+        kinds = {name: KINDS[self._orders[name].kind] for name in names}
+        if not all(kind.is_spare for kind in kinds.values()):
             return False
-        sorts = {self._sort(name) for name in names} - {"eval-engine"}  # training needs none
+        sorts = {self._sort(name) for name, kind in kinds.items() if kind.is_needed}
         gone = self._gone | {part for name in names for part in self._parts(name)}
         left = {self._sort(name) for name in self._orders if name not in gone}
         shared = self._spec.config.colocate and sorts != {"worker"}
@@ -161,7 +161,7 @@ class Processes:
 
     def can_come_back(self, names: Collection[str]) -> bool:
         """Whether these can be started on another node: no file or address is tied to their own."""
-        return {self._orders[name].kind for name in names} <= _SPARE | {"learner"}
+        return all(KINDS[self._orders[name].kind].moves for name in names)
 
     @property
     def _together(self) -> set[str]:

@@ -15,9 +15,9 @@ ranks of a learner live and die together: however many of a life die, it is one 
 """
 
 import signal
-from enum import Enum, auto
 
 from agentrl.cluster.host import ExitNotice
+from agentrl.cluster.kinds import KINDS, Consequence
 from agentrl.errors import (
     AgentRLError,
     ConfigError,
@@ -32,7 +32,6 @@ __all__ = [
     "CUT_OFF",
     "HOOK_FAILED",
     "MAX_RESTARTS",
-    "Consequence",
     "Supervision",
     "counts_against_lease",
     "exit_error",
@@ -56,33 +55,17 @@ _ERRORS: dict[int, type[AgentRLError]] = {
 }
 #: What the lease of a learner may be the cause of: bad data, and whatever nobody foresaw.
 _OF_A_LEASE = (DataError, InfrastructureError)
-#: Processes that are agentrl's own programs.
-_OWN = ("learner", "worker", "buffer")
 
 
 def exit_error(notice: ExitNotice) -> type[AgentRLError]:
     """The error that a process meant by its return code; InfrastructureError when it meant none."""
-    if notice.kind not in _OWN:
+    if not KINDS[notice.kind].is_own:
         return InfrastructureError
     return _ERRORS.get(notice.returncode, InfrastructureError)
 
 
-class Consequence(Enum):
-    """What the driver does about an exit."""
-
-    NOTHING = auto()
-    RESTART = auto()
-    RESTART_ENGINE = auto()
-    RESTART_ROUTER = auto()
-    RESTART_LEARNER = auto()
-    LEARNER_DONE = auto()
-    FAIL = auto()
-
-
 #: Signals that a process brings upon itself.
 _FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-
-_RESTARTS = {"engine": Consequence.RESTART_ENGINE, "router": Consequence.RESTART_ROUTER}
 
 
 def has_crashed_learner(notice: ExitNotice) -> bool:
@@ -126,8 +109,7 @@ class Supervision:
                 self._fallen = max(self._fallen, life or 0)
             return Consequence.FAIL
         if notice.kind != "learner":
-            restart = _RESTARTS.get(notice.kind, Consequence.RESTART)
-            return self._charge(notice.name, restart)
+            return self._charge(notice.name, KINDS[notice.kind].restart)
         if life is None or life <= self._fallen:
             return Consequence.NOTHING
         if notice.returncode == 0:
@@ -136,7 +118,7 @@ class Supervision:
             is_last = len(done) == self._num_learners
             return Consequence.LEARNER_DONE if is_last else Consequence.NOTHING
         self._fallen = life
-        return self._charge(notice.kind, Consequence.RESTART_LEARNER)
+        return self._charge(notice.kind, KINDS[notice.kind].restart)
 
     def stepped(self, number: int) -> None:
         """Iteration `number` was made. If none so late was made before, restart budgets begin

@@ -22,6 +22,7 @@ import anyio.abc
 from agentrl.buffer.leases import LEASE_DEATHS
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
+from agentrl.cluster.kinds import Consequence
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
@@ -30,7 +31,6 @@ from agentrl.cluster.restarts import Processes, in_thread
 from agentrl.cluster.standstill import STACKS, Standstill, stacks_of
 from agentrl.cluster.supervision import (
     MAX_RESTARTS,
-    Consequence,
     Supervision,
     counts_against_lease,
     exit_error,

@@ -15,7 +15,8 @@ import anyio.to_thread
 
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.driver import Driver
-from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
+from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.layout import INCARNATION, RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import ModelFacts, RunSpec

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.cluster.host import ProcessKind, ProcessOrder
+from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.launch import _stop
 from agentrl.cluster.own_ray import ray_options
 from agentrl.cluster.placement import Cluster

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from agentrl.cluster.events import RunState
-from agentrl.cluster.host import ExitNotice, ProcessKind, ProcessOrder
+from agentrl.cluster.host import ExitNotice, ProcessOrder
+from agentrl.cluster.kinds import Consequence, ProcessKind
 from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.restarts import Processes
 from agentrl.cluster.spec import ModelFacts, RunSpec
-from agentrl.cluster.supervision import Consequence
 from agentrl.config.run import RunConfig
 from agentrl.types import EngineAddress, EngineKind
 from agentrl.wire.messages import Message, PeerLost

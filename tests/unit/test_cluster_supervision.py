@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from agentrl.cluster.host import ExitNotice, ProcessKind
+from agentrl.cluster.host import ExitNotice
+from agentrl.cluster.kinds import Consequence, ProcessKind
 from agentrl.cluster.supervision import (
     CUT_OFF,
     HOOK_FAILED,
     MAX_RESTARTS,
-    Consequence,
     Supervision,
     counts_against_lease,
     exit_error,

@@ -1,0 +1,81 @@
+"""The kinds of processes of a run, and what the run knows of each: a new kind is a row here."""
+
+from enum import Enum, auto
+from typing import Literal
+
+import msgspec
+
+__all__ = ["KINDS", "Consequence", "Kind", "ProcessKind", "Shared"]
+
+#: What a process is to the run; a service is the user's own.
+ProcessKind = Literal["buffer", "learner", "worker", "engine", "eval-engine", "router", "service"]
+#: Folders that nodes share: the checkpoints of `--save`, and weights pushed through a disk.
+Shared = Literal["save", "pushes"]
+
+
+class Consequence(Enum):
+    """What the driver does about an exit."""
+
+    NOTHING = auto()
+    RESTART = auto()
+    RESTART_ENGINE = auto()
+    RESTART_ROUTER = auto()
+    RESTART_LEARNER = auto()
+    LEARNER_DONE = auto()
+    FAIL = auto()
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for all processes of a kind.
+
+    `is_own`: it is a program of agentrl's, so its exit code names an error.
+    `has_devices`: it computes on GPUs where the run has some.
+    `restart`: what its death asks for, where that is not the end of its work.
+    `is_spare`: a run goes on without some of them; `is_needed`: not without the last.
+    `moves`: it can be started on another node; `serves`: under another URL there, which is told.
+    `loads`: the groups of flags whose code it loads.
+    `shares`: the folders that it writes or reads together with processes of other nodes.
+    """
+
+    is_own: bool = False
+    has_devices: bool = False
+    restart: Consequence = Consequence.RESTART
+    is_spare: bool = False
+    is_needed: bool = True
+    moves: bool = False
+    serves: bool = False
+    loads: tuple[str, ...] = ()
+    shares: tuple[Shared, ...] = ()
+
+
+KINDS: dict[ProcessKind, Kind] = {
+    "buffer": Kind(is_own=True),
+    "learner": Kind(
+        is_own=True,
+        has_devices=True,
+        restart=Consequence.RESTART_LEARNER,
+        moves=True,
+        loads=("learner", "objective", "policy loss", "learner hooks"),
+        shares=("save", "pushes"),
+    ),
+    "worker": Kind(is_own=True, is_spare=True, moves=True, loads=("data", "rollout")),
+    "engine": Kind(
+        has_devices=True,
+        restart=Consequence.RESTART_ENGINE,
+        is_spare=True,
+        moves=True,
+        serves=True,
+        shares=("pushes",),
+    ),
+    # Nobody routes to it: workers ask it, and training needs none.
+    "eval-engine": Kind(
+        has_devices=True,
+        is_spare=True,
+        is_needed=False,
+        moves=True,
+        serves=True,
+        shares=("save",),
+    ),
+    "router": Kind(restart=Consequence.RESTART_ROUTER),
+    "service": Kind(),
+}
