@@ -1,7 +1,4 @@
-"""Weights & Biases' own package, offline: what the stand-in of the other tests stands for.
-
-It is in no lock: `pip install 'agentrl[wandb]'` beside this tree has the test played.
-"""
+"""Weights & Biases' own package, offline: what the stand-in of the other tests stands for."""
 
 import json
 import os
