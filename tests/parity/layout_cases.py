@@ -169,6 +169,12 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "pp2-latent-again-glm4-moe-lite": (2, "glm4-moe-lite", PIPELINE | LATENT_AGAIN),
     "tp2-latent-again-deepseek-v3": (2, "deepseek-v3", SEQUENCE | LATENT_AGAIN),
     "tp2-latent-again-glm4-moe-lite": (2, "glm4-moe-lite", SEQUENCE | LATENT_AGAIN),
+    "cp2-core-again": (2, "qwen3", CONTEXT | CORE_AGAIN),
+    "cp2-core-again-qwen3-next": (2, "qwen3-next", CONTEXT | CORE_AGAIN),
+    "cp2-layers-again-told": (2, "qwen3-moe-told", CONTEXT | LAYERS_AGAIN),
+    "cp2-layers-again-qwen3-5-moe": (2, "qwen3-5-moe", CONTEXT | LAYERS_AGAIN),
+    "cp2-latent-again-deepseek-v3": (2, "deepseek-v3", CONTEXT | LATENT_AGAIN),
+    "cp2-latent-again-glm4-moe-lite": (2, "glm4-moe-lite", CONTEXT | LATENT_AGAIN),
     "pp2-twice-core-again-tied": (2, "qwen3-tied-4layers", PIPELINE | TWICE | CORE_AGAIN),
     "pp2-twice-core-again-deepseek-v3": (
         2,
