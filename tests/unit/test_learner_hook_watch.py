@@ -58,9 +58,7 @@ class Hung:
 
 def hanging(folder: Path, head: str, returned: str = "None") -> str:
     """The place of a function that hangs in its first line until somebody is told of it."""
-    text = (
-        f"import sys\n\ndef mine({head}):\n    assert sys.told.wait(50)\n    return {returned}\n"
-    )
+    text = f"import sys\n\ndef mine({head}):\n    assert sys.told.wait(50)\n    return {returned}\n"
     (folder / "mine.py").write_text(text)
     return f"{folder}/mine.py:mine"
 
