@@ -158,7 +158,8 @@ def command(arm: str, lag: int, seed: int, run: Path) -> list[str]:
         "run-id": run.name,
     }
     words = [word for key, value in {**FLAGS, **own}.items() for word in (f"--{key}", str(value))]
-    return [str(lag), *words, *ARMS[arm].flags]
+    # An arm without flags is the weight alone, whatever a run with old tokens has by default.
+    return [str(lag), *words, *(ARMS[arm].flags or ("--use-tis",))]
 
 
 # ---- One run.

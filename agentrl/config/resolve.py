@@ -32,6 +32,7 @@ from agentrl.config.fields import own_fields, synchronous_values
 from agentrl.config.files import read_file
 from agentrl.config.first_weights import with_first_weights, without_load
 from agentrl.config.given import GivenFlags
+from agentrl.config.old_tokens import with_old_tokens
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.places import check_run_id, with_places
 from agentrl.config.presets import DEFAULT, preset
@@ -217,7 +218,8 @@ def _begun(under: Layer, given: Layer) -> tuple[RunConfig, list[str]]:
     values, advice = _with_ranks(merged(under, given))
     values, apart = with_one_half(values)
     values, notes = with_first_weights(with_places(_with_row_keys(values)))
-    return RunConfig(**values), advice + apart + notes
+    config, more = with_old_tokens(RunConfig(**values), values)
+    return config, advice + apart + notes + more
 
 
 def said_in(layer: Layer, origin: str) -> dict[str, str]:
