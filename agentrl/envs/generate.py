@@ -161,6 +161,7 @@ class GenerateEnv(Rollout):
     def take(self, task: dict[str, Any]) -> None:
         """Raise EnvError for a row of which no sample can be made."""
         self._rewards.run_flags = self.run_flags
+        self._rewards.is_evaluation = self.is_evaluation
         self._rewards.take(task)
 
     @property

@@ -100,6 +100,21 @@ def test_later_rows_that_cannot_be_played_are_told(env: str) -> None:
     assert "; held.jsonl line 4: the row's metadata asks for rm_type 'nonesuch'" in note
 
 
+def test_rows_of_which_no_sample_can_be_made_are_told_where_a_function_plays() -> None:
+    Path("mine.py").write_text("async def mine(args, sample, sampling_params): ...\n")
+    flags: dict[str, Any] = {
+        "env": "generate",
+        "env_args": {"function": "mine.py", "input_key": "prompt"},
+    }
+    notes = preflight(scored([GOOD, {"text": "x"}, GOOD], **flags))
+    (note,) = [note for note in notes if note.startswith("evaluation")]
+    assert note.startswith("evaluation set a: 1 of its 3 rows cannot be played, and count as")
+    assert "held.jsonl line 2: the task has no 'prompt'" in note
+    assert note.endswith("name one with --eval-input-key")
+    with pytest.raises(ConfigError, match=r"its first row, held\.jsonl line 1, cannot be played"):
+        preflight(scored([{"text": "x"}], **flags))
+
+
 def test_rows_that_can_be_played_are_no_news() -> None:
     assert preflight(scored([GOOD, GOOD])) == []
     assert preflight(scored([{"question": "x", "gold": 1}], eval_input_key="question",

@@ -2,18 +2,20 @@
 episodes that failed.
 
 Refused: a set whose first row cannot be played. Of the environments for rows of a prompt and a
-label each row is looked at, and those that cannot be played are counted and told. Of another Env
+label each row is looked at, and those that cannot be played are counted and told; where a function
+plays episodes, those of which no sample can be made. Of another Env
 the first row is reset once, unless it needs a service or owns its loop.
 """
 
 import time
 from collections.abc import Sequence
 
-from agentrl.config.conditions import GENERATE, ROW_ENVS
+from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.eval_sets import EvalSet
 from agentrl.envs.check.bad_rows import BadRows
 from agentrl.envs.check.dry_reset import dry_reset, make_env
 from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.envs.single_turn import SingleTurnEnv
@@ -32,10 +34,10 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
     cls = load_env(one.env)
     if one.env not in ROW_ENVS:
         return _reset_first(one, cls, tasks[0])
-    if one.env == GENERATE:  # a function reads the row, and writes its own prompt
-        return []
     env = make_env(cls, one.config.env_args)
-    assert isinstance(env, SingleTurnEnv)
+    assert isinstance(env, SingleTurnEnv | GenerateEnv)
+    if isinstance(env, GenerateEnv):  # a function writes the prompt; a sample is made of the row
+        _bind(env, one)
     env.is_evaluation = True
     num, found = _look(env, tasks)
     if not found:
@@ -49,7 +51,7 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
     return [f"{of} cannot be played, and count as failed: {bad}"]
 
 
-def _look(env: SingleTurnEnv, tasks: Sequence[Task]) -> tuple[int, dict[int, str]]:
+def _look(env: SingleTurnEnv | GenerateEnv, tasks: Sequence[Task]) -> tuple[int, dict[int, str]]:
     """How many rows were looked at, and by place why some of them cannot be played."""
     num, found, until = 0, dict[int, str](), time.monotonic() + LIMIT_S
     for task in tasks:
@@ -68,8 +70,13 @@ def _reset_first(one: EvalSet, cls: type[Env], task: Task) -> list[str]:
     if issubclass(cls, Rollout) or cls.service_specs(config.env_args):
         return []
     env = make_env(cls, config.env_args)
-    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
+    _bind(env, one)
     env.is_evaluation = True
     place = RowSource(str(one.path)).where(0)
     note = dry_reset(env, task, seed=config.rollout_seed, place=place)
     return [] if note is None else [note]
+
+
+def _bind(env: Env, one: EvalSet) -> None:
+    config = one.config
+    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))
