@@ -145,7 +145,7 @@ class RolloutEpisodes:
         if recorder.failure is not None:
             raise recorder.failure
         if deadline.cancelled_caught:
-            return self._out_of_time(recorder), StopReason.TIME_LIMIT
+            return self._out_of_time(env, recorder), StopReason.TIME_LIMIT
         if failure is None:
             step = outcome_of(returned, type(env).solve.__qualname__)
             ended = _ended(step, recorder)
@@ -169,11 +169,13 @@ class RolloutEpisodes:
             return Step(), reason
         return Step(reward=reward, metrics={"policy_error": 1.0}), reason
 
-    def _out_of_time(self, recorder: CallRecorder) -> Step:
+    def _out_of_time(self, env: Rollout, recorder: CallRecorder) -> Step:
         """As for an Env: a truncation, if anything was sampled."""
+        limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
+        if env.is_scoring:
+            raise EnvError(f"the answer was given no reward {limit}")
         if recorder.num_calls:
             return Step()
-        limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
         if recorder.num_asked:
             raise EngineError(f"the first call was not answered {limit}")
         raise EnvError(f"solve made no call {limit}")

@@ -69,6 +69,7 @@ class Episode:
         self._offers_tools = self._shows_reasoning = False
         self._last_text = self._vote = ""
         self.final_text: str | None = None
+        self._env: Env | None = None
 
     async def begin(self, env: Env) -> None:
         """Have the prompt from `env`, a fresh one."""
@@ -104,6 +105,7 @@ class Episode:
     async def run(self, env: Env) -> None:
         """Play the turns, after `begin` or `resume`. An Env that can be saved is, after each but
         the last."""
+        self._env = env
         save = self._attempt.save if env.can_be_saved else None
         self._reports_answer = self._reports_answer or env.scores_groups
         self._shows_reasoning = env.groups_show_reasoning
@@ -231,12 +233,15 @@ class Episode:
     def run_out_of_time(self) -> None:
         """The deadline has cut it: a truncation, if anything was sampled.
 
-        Raises EngineError when it still waited for its first turn, EnvError when for `reset`.
+        Raises EngineError when it still waited for its first turn, EnvError when for `reset` or for
+        the reward of its answer.
         """
         self.reason = StopReason.TIME_LIMIT
+        limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
+        if self._env is not None and self._env.is_scoring:
+            raise EnvError(f"{type(self._env).__name__}.score gave the answer no reward {limit}")
         if self._transcript.num_sampled > 0:
             return
-        limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
         if len(self._transcript) > 0:
             raise EngineError(f"the first turn was not sampled {limit}")
         raise EnvError(f"reset (or restore) did not return {limit}")

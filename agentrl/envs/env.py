@@ -84,6 +84,9 @@ class Env:
     #: What the episode answers, spelled so that equal answers are equal texts; `score` or `step`
     #: sets it. An evaluation that plays a task several times counts it (`maj@k`). Empty: no answer.
     vote: str = ""
+    #: The answer is there, and what it is worth is being found out: a deadline that comes meanwhile
+    #: is an error, and no reward of 0.
+    is_scoring: bool = False
     #: A tool that runs the model's code may do so where there is no bubblewrap.
     allow_unsafe_sandbox: bool = False
     #: Calls of one turn that the default `step` runs; the others are answered with an error.
@@ -190,7 +193,9 @@ class Env:
 
     async def _scored(self, text: str) -> Step:
         """The end of an episode, with what `score` says of its last words."""
+        self.is_scoring = True
         reward = await self.score(text)
+        self.is_scoring = False
         try:
             return Step(reward=reward, terminated=True)
         except EnvError as error:

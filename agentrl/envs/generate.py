@@ -190,7 +190,9 @@ class GenerateEnv(Rollout):
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
         read = [returned(each, f"{self.who}: sample {n}") for n, each in enumerate(samples)]
         self._write(samples, at)
+        self.is_scoring = True
         worth = [await self._rewards.of(args, each) for each in samples]
+        self.is_scoring = False
         self.vote = self._rewards.vote
         rewards = [reward for reward, _ in worth]
         step = SampledStep(

@@ -187,6 +187,20 @@ async def test_a_turn_that_the_engine_cut_is_a_response_limit() -> None:
     assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.RESPONSE_LIMIT)
 
 
+async def undecided(args: Any, sample: Any, **kwargs: Any) -> float:
+    await anyio.sleep_forever()
+    return 0.0
+
+
+async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
+    short = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
+    played = await play_function(
+        edited(), Policy([PARIS]), limits=short, reward=f"{__name__}:undecided"
+    )
+    assert played.report.outcome is Outcome.ENV_ERROR
+    assert "the answer was given no reward within 3 s" in str(played.report.error)
+
+
 async def test_a_function_that_hangs_is_ended_by_its_time() -> None:
     async def hangs(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
         await asked(args, sample, sampling_params)

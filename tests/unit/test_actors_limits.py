@@ -50,6 +50,21 @@ async def test_an_env_that_hangs_is_truncated_at_the_episodes_deadline() -> None
     )
 
 
+async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
+    class Undecided(Doubler):
+        async def score(self, text: str) -> float:
+            await anyio.sleep_forever()
+            return 0.0
+
+    limits = Limits(
+        max_context=512, max_prompt=400, max_turns=4, max_tool_calls=None, episode_timeout_s=1.0
+    )
+    played = await play(Undecided, ScriptedClient("42<|im_end|>"), limits)
+    assert played.report.outcome is Outcome.ENV_ERROR
+    said = "Undecided.score gave the answer no reward within 1 s (--episode-timeout-s)"
+    assert said in str(played.report.error)
+
+
 async def test_a_prompt_longer_than_allowed_is_filtered_and_says_so() -> None:
     played = await play(Doubler, ScriptedClient(), question="Double 21. " * 400)
     assert played.report.outcome is Outcome.FILTERED
