@@ -22,7 +22,7 @@ from agentrl.actors.endpoint.calls import Segment
 from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.requests import read_request
 from agentrl.actors.endpoint.server import Endpoint
-from agentrl.actors.limits import Limits
+from agentrl.actors.limits import Limits, late_reward
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS
@@ -173,7 +173,7 @@ class RolloutEpisodes:
         """As for an Env: a truncation, if anything was sampled."""
         limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
         if env.is_scoring:
-            raise EnvError(f"the answer was given no reward {limit}")
+            raise late_reward(env, limit)
         if recorder.num_calls:
             return Step()
         if recorder.num_asked:

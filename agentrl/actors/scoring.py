@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from agentrl.actors.boundary import Boundary, Raised, describe, isolated
-from agentrl.actors.limits import Limits
+from agentrl.actors.limits import Limits, late_reward
 from agentrl.bounds import reward_defect
 from agentrl.envs.env import Env
 from agentrl.errors import EnvError, InfrastructureError
@@ -65,7 +65,7 @@ async def _scored(
     finally:
         await boundary.close(env, f"group {order.group}")
     if deadline.cancelled_caught:
-        raise EnvError(f"{type(env).__name__}.score_group took more than {timeout_s:g} s")
+        raise late_reward(env, f"within {timeout_s:g} s", "score_group")
     return _with_rewards(order, rewards, type(env).__name__)
 
 

@@ -9,7 +9,7 @@ with `resume` in place of `begin`, and samples no turn again.
 import msgspec
 
 from agentrl.actors.boundary import sendable_text
-from agentrl.actors.limits import Budget, Limits, prompt_too_long
+from agentrl.actors.limits import Budget, Limits, late_reward, prompt_too_long
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.sampling import sample_turn
@@ -239,7 +239,7 @@ class Episode:
         self.reason = StopReason.TIME_LIMIT
         limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
         if self._env is not None and self._env.is_scoring:
-            raise EnvError(f"{type(self._env).__name__}.score gave the answer no reward {limit}")
+            raise late_reward(self._env, limit)
         if self._transcript.num_sampled > 0:
             return
         if len(self._transcript) > 0:

@@ -139,9 +139,9 @@ def _summary(evaluation: _Evaluation) -> dict[str, object]:
     if trajectories:
         summary["turns"] = statistics.fmean(meta.num_turns for meta in trajectories)
         summary["sampled_tokens"] = statistics.fmean(meta.num_sampled for meta in trajectories)
-    by_task: dict[int, list[tuple[float, str]]] = {}
+    by_task: dict[int, list[tuple[float, str]]] = {mint: [] for mint in evaluation.mints}
     for (mint, _), report in evaluation.reports.items():
-        by_task.setdefault(mint, []).append((report.reward, report.vote))
+        by_task[mint].append((report.reward, report.vote))
     summary |= pass_rates(by_task.values())
     names = {name for report in done for name in report.metrics}
     for name in sorted(names):

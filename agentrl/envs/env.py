@@ -8,9 +8,9 @@ is an `EnvError` to the framework, unless it is one of agentrl's own errors, whi
 (a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ __all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks"]
 
 #: Tasks that an Env brings: a row alone is named by its place.
 Tasks = Iterable[Task | dict[str, Any]]
+
+T = TypeVar("T")
 
 #: Methods that make an Env's reward.
 _REWARDING = frozenset({"score", "step", "run_tools"})
@@ -193,15 +195,29 @@ class Env:
 
     async def _scored(self, text: str) -> Step:
         """The end of an episode, with what `score` says of its last words."""
-        self.is_scoring = True
-        reward = await self.score(text)
-        self.is_scoring = False
+        reward = await self._while_scoring(self.score(text))
         try:
             return Step(reward=reward, terminated=True)
         except EnvError as error:
             raise EnvError(
                 f"{type(self).__name__}.score returned {reward!r:.100}; return {A_REWARD}"
             ) from error
+
+    async def _while_scoring(self, worth: Awaitable[T]) -> T:
+        """What the answer is worth. A deadline that ends this leaves `is_scoring` as it is."""
+        self.is_scoring = True
+        try:
+            found = await worth
+        except Exception:
+            self.is_scoring = False
+            raise
+        self.is_scoring = False
+        return found
+
+    @property
+    def asks_server(self) -> bool:
+        """The reward is what a server answers: one that is late may answer another attempt."""
+        return False
 
     async def run_tools(self, turn: AssistantTurn) -> Step:
         """Run the turn's calls; one tool message each, in their order. Neighbours whose tools are

@@ -190,9 +190,7 @@ class GenerateEnv(Rollout):
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
         read = [returned(each, f"{self.who}: sample {n}") for n, each in enumerate(samples)]
         self._write(samples, at)
-        self.is_scoring = True
-        worth = [await self._rewards.of(args, each) for each in samples]
-        self.is_scoring = False
+        worth = [await self._while_scoring(self._rewards.of(args, each)) for each in samples]
         self.vote = self._rewards.vote
         rewards = [reward for reward, _ in worth]
         step = SampledStep(
@@ -212,7 +210,11 @@ class GenerateEnv(Rollout):
 
     async def _worth_of(self, args: Args, sample: Any) -> Any:
         """For a function that asks for the run's reward itself."""
-        return (await self._rewards.of(args, sample))[0]
+        return (await self._while_scoring(self._rewards.of(args, sample)))[0]
+
+    @property
+    def asks_server(self) -> bool:
+        return self._rewards.asks_server
 
     def _args(self, chat: PromptChat) -> Args:
         """Those of one episode: they lead to its own endpoint."""

@@ -207,6 +207,10 @@ class SingleTurnEnv(Env):
             output_ids=(turn.output_ids or None) if turn is not None else None,
         )
 
+    @property
+    def asks_server(self) -> bool:
+        return self._own is None and "url" in self._kind.facts.wants
+
     def _ranks(self) -> bool:
         return self._own is not None or self._kind.facts.ranks is not None
 

@@ -331,6 +331,11 @@ _DECLARED = (
         "reward",
         "Mean over tasks of what the most frequent of so many answers earns",
     ),
+    Metric(
+        "eval/*/short_tasks",
+        "tasks",
+        "Tasks that lost episodes: pass@k and maj@k of more than they have leave them out",
+    ),
     Metric("eval/*/metric/*", "any", "Mean of a metric that the Env counts"),
 )
 

@@ -2,8 +2,8 @@
 
 A task of which c of n episodes succeeded is passed by k of them, drawn without replacement, with
 the probability 1 - C(n - c, k) / C(n, k): equation 1 of https://arxiv.org/abs/2107.03374. An
-episode succeeded whose reward is 1 or more. A pass@k is of all tasks: where one has fewer than k
-episodes, because some of its were lost, there is none.
+episode succeeded whose reward is 1 or more. A pass@k is of the tasks that have k episodes or more;
+`short_tasks` says how many have fewer than the most, because some of theirs were lost.
 
 maj@k is what the most frequent answer of k of the n episodes of a task earns, the mean over all
 ways to draw them: self-consistency, https://arxiv.org/abs/2203.11171, section 2. Where several
@@ -34,24 +34,26 @@ _MOST_VOTES = 16
 def pass_rates(tasks: Iterable[Sequence[Scored]]) -> dict[str, float]:
     """`pass@1`, `pass@2`, `pass@4` ..., `avg@n`, and where any episode votes `maj@4`, `maj@8`,
     `maj@16` and `maj@n`, of episodes by task, each with the half-width of its 95 % interval
-    (`pass@2_ci95`). Empty where no task has two episodes."""
-    episodes = [list(task) for task in tasks if task]
+    (`pass@2_ci95`), and `short_tasks` where there are some. Empty where no task has two
+    episodes."""
+    all_tasks = [list(task) for task in tasks]
+    episodes = [task for task in all_tasks if task]
     most = max(map(len, episodes), default=0)
     if most < 2:
         return {}
     rewards = [[reward for reward, _ in task] for task in episodes]
     counts = [(len(task), _num_successes(task)) for task in rewards]
-    fewest = min(n for n, _ in counts)
     found: dict[str, float] = {}
     for k in _ks(most):
-        if k <= fewest:
-            found |= _with_interval(f"pass@{k}", [pass_at(k, n, c) for n, c in counts])
+        found |= _with_interval(f"pass@{k}", [pass_at(k, n, c) for n, c in counts if n >= k])
     found |= _with_interval(f"avg@{most}", [statistics.fmean(task) for task in rewards])
     if any(vote for task in episodes for _, vote in task):
         for k in _ks(most):
-            if k == most or 2 < k <= min(fewest, _MOST_VOTES):
-                of_tasks = [majority_at(min(k, len(task)), task) for task in episodes]
-                found |= _with_interval(f"maj@{k}", of_tasks)
+            if k == most or 2 < k <= _MOST_VOTES:
+                voting = [task for task in episodes if len(task) >= k]
+                found |= _with_interval(f"maj@{k}", [majority_at(k, task) for task in voting])
+    if short := sum(len(task) < most for task in all_tasks):
+        found["short_tasks"] = float(short)
     return found
 
 

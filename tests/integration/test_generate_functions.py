@@ -198,7 +198,23 @@ async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
         edited(), Policy([PARIS]), limits=short, reward=f"{__name__}:undecided"
     )
     assert played.report.outcome is Outcome.ENV_ERROR
-    assert "the answer was given no reward within 3 s" in str(played.report.error)
+    assert "GenerateEnv.score gave no reward within 3 s" in str(played.report.error)
+
+
+async def asks_for_it(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+    """A function that asks for the run's reward itself, as slime's may."""
+    from slime.rollout.rm_hub import async_rm
+
+    sample = await asked(args, sample, sampling_params)
+    return dataclasses.replace(sample, reward=await async_rm(args, sample))
+
+
+async def test_a_reward_that_hangs_within_the_function_is_an_error_too() -> None:
+    short = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
+    played = await play_function(
+        asks_for_it, Policy([PARIS]), limits=short, reward=f"{__name__}:undecided"
+    )
+    assert played.report.outcome is Outcome.ENV_ERROR
 
 
 async def test_a_function_that_hangs_is_ended_by_its_time() -> None:

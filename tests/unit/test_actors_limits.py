@@ -61,7 +61,7 @@ async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
     )
     played = await play(Undecided, ScriptedClient("42<|im_end|>"), limits)
     assert played.report.outcome is Outcome.ENV_ERROR
-    said = "Undecided.score gave the answer no reward within 1 s (--episode-timeout-s)"
+    said = "Undecided.score gave no reward within 1 s (--episode-timeout-s)"
     assert said in str(played.report.error)
 
 

@@ -86,7 +86,7 @@ async def test_the_rewards_of_a_group_take_the_place_of_each_episodes_own() -> N
         (SystemExit(3), "score_group failed: SystemExit"),
         (InfrastructureError("the judge is away"), "score_group failed 3 times"),
         ("cancel", "score_group cancelled the task"),
-        ("hang", "score_group took more than 0.05 s"),
+        ("hang", "score_group gave no reward within 0.05 s"),
     ],
 )
 async def test_a_bad_answer_is_the_envs_error(answer: Any, said: str) -> None:

@@ -45,11 +45,19 @@ def test_rates_are_means_over_tasks_with_the_interval_of_a_mean() -> None:
     assert found["avg@6"] == pytest.approx((1 / 6 + 1 + 0.5) / 3)
 
 
-def test_a_rate_is_of_all_tasks_or_is_not_there() -> None:
+def test_a_rate_is_of_the_tasks_that_have_so_many_episodes_and_the_others_are_counted() -> None:
     found = rates([1.0, 0.0], [0.0, 0.0, 0.0, 1.0], [])
     assert found["pass@2"] == pytest.approx((1.0 + 0.5) / 2)
-    assert "pass@4" not in found
+    assert found["pass@4"] == 1.0
     assert found["avg@4"] == pytest.approx((0.5 + 0.25) / 2)
+    assert found["short_tasks"] == 2
+    assert rates([1.0, 1.0], [])["short_tasks"] == 1
+    assert "short_tasks" not in rates([1.0, 1.0], [0.0, 0.0])
+
+
+def test_a_majority_is_of_the_tasks_that_have_so_many_episodes() -> None:
+    four, two = [(1.0, "a"), (1.0, "a"), (0.0, "b"), (1.0, "a")], [(0.0, "b"), (0.0, "b")]
+    assert pass_rates([four, two])["maj@4"] == 1.0
 
 
 @pytest.mark.parametrize("rewards", [[], [[]], [[1.0], [0.0]]])
@@ -105,14 +113,14 @@ def test_a_majority_of_thousands_is_counted() -> None:
     assert majority_at(16, task) == pytest.approx(0.5)
 
 
-def test_majorities_of_fewer_episodes_are_told_as_far_as_every_task_has_them() -> None:
+def test_majorities_of_fewer_episodes_are_of_the_tasks_that_have_them() -> None:
     task = [(1.0, "4")] * 5 + [(0.0, "5")] * 3
     assert [name for name in pass_rates([task, task]) if "maj" in name and "ci" not in name] == [
         "maj@4",
         "maj@8",
     ]
     assert pass_rates([task])["maj@4"] == pytest.approx(in_all_draws(4, task))
-    assert "maj@4" not in pass_rates([task, task[:3]])
+    assert pass_rates([task, task[:3]])["maj@4"] == pass_rates([task])["maj@4"]
 
 
 def test_a_majority_is_told_with_its_interval_where_any_episode_votes() -> None:

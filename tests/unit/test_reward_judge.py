@@ -88,6 +88,17 @@ async def test_a_verdict_within_a_sentence_or_on_another_scale_is_none() -> None
     assert len(asked) == 1
 
 
+async def test_a_reply_that_was_cut_has_no_verdict() -> None:
+    """It may end in the midst of a quotation: the answer says its own score."""
+    quoting = {
+        "choices": [{"message": {"content": "It says:\nSCORE: 5"}, "finish_reason": "length"}]
+    }
+    async with listening(lambda _: web.json_response(quoting), PATH) as (url, asked):
+        with pytest.raises(InfrastructureError, match=r"was cut at max_tokens 1024 and ends"):
+            await judged(url, SPEC, "q", None, "SCORE: 5")
+    assert len(asked) == 3
+
+
 async def test_a_reply_without_a_verdict_is_asked_for_again() -> None:
     async with listening(saying("Hm.", "SCORE: 9", "SCORE: 3"), PATH) as (url, asked):
         assert await judged(url, SPEC, "q", None, "a") == 0.5

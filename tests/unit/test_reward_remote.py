@@ -5,12 +5,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from aiohttp import web
 
+from agentrl.actors.limits import late_reward
 from agentrl.envs.grading.judging import JudgeSpec, judged
 from agentrl.envs.grading.post import post
 from agentrl.envs.messages import AssistantTurn
+from agentrl.envs.rewards import remote_rm
 from agentrl.envs.rewards.remote_rm import _remembered
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import EnvError, InfrastructureError
@@ -190,3 +193,37 @@ async def test_a_request_that_is_refused_is_not_made_again(answer: web.Response,
         with pytest.raises(EnvError, match=said):
             await post(url, {})
     assert len(asked) == 1
+
+
+async def test_a_reward_model_is_not_asked_everything_at_once() -> None:
+    under_way, most = 0, 0
+
+    async def answered(url: str, payload: Any) -> float:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await anyio.lowlevel.checkpoint()
+        under_way -= 1
+        return 0.0
+
+    async def ask(number: int) -> None:
+        await remote_rm.remote_rm(f"{number}", None, {}, url="http://x", prompt="q")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote_rm, "post", answered)
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                group.start_soon(ask, number)
+    assert most == 64
+
+
+async def test_a_reward_model_that_never_answers_is_infrastructure() -> None:
+    """So the episode is tried again; it is never a reward of 0."""
+    async with listening(lambda _: web.json_response(0.5)) as (url, _):
+        pass
+    env = SingleTurnEnv(rm_type="remote_rm", rm_url=url)
+    await env.reset(seed=0, task={"input": "2+2?", "label": 4})
+    assert isinstance(late_reward(env, "within 1 s"), InfrastructureError)
+    own = SingleTurnEnv(rm_type="math")
+    await own.reset(seed=0, task={"input": "2+2?", "label": 4})
+    assert isinstance(late_reward(own, "within 1 s"), EnvError)

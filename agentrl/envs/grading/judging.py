@@ -143,16 +143,16 @@ async def _told(
     read: Callable[[str], V | None],
 ) -> V:
     """The verdict of the first reply that has one. Raises InfrastructureError where none has."""
-    reply = ""
+    reply, is_cut = "", False
     async with _AT_ONCE:
         for _ in range(ATTEMPTS):
-            reply = await _asked(url, spec, messages())
-            found = read(reply)
+            reply, is_cut = await _asked(url, spec, messages())
+            found = None if is_cut else read(reply)
             if found is not None:
                 return found
     raise InfrastructureError(
-        f"the judge at {shown_url(url)} gave no verdict in {ATTEMPTS} replies; the last ends "
-        f"{reply[-200:]!r}"
+        f"the judge at {shown_url(url)} gave no verdict in {ATTEMPTS} replies; the last "
+        f"{f'was cut at max_tokens {spec.max_tokens} and ' * is_cut}ends {reply[-200:]!r}"
     )
 
 
@@ -176,7 +176,9 @@ def _messages(
     ]
 
 
-async def _asked(url: str, spec: JudgeSpec, messages: list[dict[str, str]]) -> str:
+async def _asked(url: str, spec: JudgeSpec, messages: list[dict[str, str]]) -> tuple[str, bool]:
+    """A reply, and whether it is cut off at `max_tokens`: it may end in the midst of a quotation of
+    the answer, and has no verdict."""
     headers = None
     if spec.key_variable:
         key = os.environ.get(spec.key_variable)
@@ -191,7 +193,8 @@ async def _asked(url: str, spec: JudgeSpec, messages: list[dict[str, str]]) -> s
     }
     answer = await post(f"{url.rstrip('/')}/chat/completions", body, headers=headers)
     try:
-        return str(answer["choices"][0]["message"]["content"] or "")
-    except (KeyError, IndexError, TypeError):
+        choice = answer["choices"][0]
+        return str(choice["message"]["content"] or ""), choice.get("finish_reason") == "length"
+    except (AttributeError, KeyError, IndexError, TypeError):
         said = str(answer)[:200]
         raise EnvError(f"{shown_url(url)} answered no chat completion: {said}") from None
