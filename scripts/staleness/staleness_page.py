@@ -27,12 +27,13 @@ PAGE = ROOT / "docs" / "results" / "staleness.md"
 ABOUT = {
     BASE: "fresh weights, no correction",
     NAIVE: "no correction",
-    "truncate": "token weights pi_prox / mu, truncated at 2: the default",
+    "truncate": "token weights pi_prox / mu, truncated at 2 (`--use-tis` alone)",
     "sequence": "one weight for a sequence, the product over its tokens, truncated at 2",
     "icepop": "IcePop: token weights, 0 outside 0.5 to 5",
     "m2po": "M2PO's mask, on top of truncated token weights",
     "dppo": "DPPO's mask of probabilities, on top of token weights truncated at 5",
-    "negative": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of truncated token weights",
+    "negative": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of truncated token weights: "
+    "the default where tokens may be 8 iterations old",
     "vcpo": "VCPO: weights of sequences truncated at 8, its baseline, and smaller steps",
     "clip-mu": "PPO's clip, with mu in the place of pi_prox (`--use-rollout-logprobs`)",
     "age-mask": "no correction; tokens older than half the lag leave the loss",
@@ -179,6 +180,8 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
     if f"m2_age{lag}" in values:
         m2 = _bounded(values, f"m2_age{lag}")
         said.append(f"The mean of (log pi / mu)^2 of its tokens at age {lag} is {m2}.")
+    if line := _order(here):
+        said.append(line)
     for arm in here:
         gap, until = arm.numbers.get(f"mean below {BASE}"), _trains_until(arm)
         if arm.name == NAIVE or gap is None:
@@ -191,6 +194,19 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
             what = f"{gap} below `{BASE}` in the mean{_seeds(arm)}"
             said.append(f"`{arm.name}` {_outcome(gap)}: {what}.")
     return said
+
+
+def _order(here: list[Arm]) -> str:
+    """The corrections from the best to the worst, where there are several."""
+    below = {
+        arm.name: arm.numbers[f"mean below {BASE}"].mean
+        for arm in here
+        if arm.name != NAIVE and f"mean below {BASE}" in arm.numbers
+    }
+    if len(below) < 2:
+        return ""
+    names = [f"`{name}` {below[name]:.2f}" for name in sorted(below, key=lambda name: below[name])]
+    return f"From the nearest to the farthest below `{BASE}`: {', '.join(names)}."
 
 
 def _outcome(gap: Bounded) -> str:

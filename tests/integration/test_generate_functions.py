@@ -1,6 +1,7 @@
 """Functions in slime's signature from assignment to report: what is trained, and how they end."""
 
 import dataclasses
+import importlib
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -203,10 +204,9 @@ async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
 
 async def asks_for_it(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
     """A function that asks for the run's reward itself, as slime's may."""
-    from slime.rollout.rm_hub import async_rm
-
+    hub = importlib.import_module("slime.rollout.rm_hub")
     sample = await asked(args, sample, sampling_params)
-    return dataclasses.replace(sample, reward=await async_rm(args, sample))
+    return dataclasses.replace(sample, reward=await hub.async_rm(args, sample))
 
 
 async def test_a_reward_that_hangs_within_the_function_is_an_error_too() -> None:

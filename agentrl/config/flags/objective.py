@@ -268,7 +268,7 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         _term(
             "Drop tokens whose policy moved too far from the one that sampled them: "
             f"{TRUST_REGIONS}, each perhaps with its bounds (dppo:0.2, token:0.5:2); what all keep "
-            "is kept (default: none)",
+            "is kept (default: none; negative where tokens may be 8 iterations old)",
             collects=1,
         ),
     ] = []
