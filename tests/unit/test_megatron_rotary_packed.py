@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from megatron.core.models.common.embeddings import rope_utils
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentrl.learner.megatron.rotary import rotate_packed
 
@@ -64,3 +65,45 @@ def test_positions_are_those_of_the_sequences_at_hand() -> None:
         found = rotate_packed(t, torch.tensor(ends).int(), freqs, cp_group=Group(1, 0))
         begins = [index for index in range(8) if torch.equal(found[index], t[index])]
         assert begins == ends[:-1]
+
+
+class Counted(TorchDispatchMode):
+    """Counts the cosines that are made."""
+
+    num = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.num += "aten.cos" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_queries_and_keys_of_all_layers_share_their_cosines() -> None:
+    ends, freqs = torch.tensor([0, 3, 8]), torch.randn(16, 1, 1, 4)
+    both = (torch.randn(8, 2, 4), torch.randn(8, 1, 4))
+    with Counted() as counted:
+        layers = [
+            [rotate_packed(t, ends, freqs, cp_group=Group(1, 0)) for t in both] for _ in range(4)
+        ]
+    assert counted.num == 1
+    assert all(torch.equal(a, b) for a, b in zip(layers[0], layers[-1], strict=True))
+
+
+def test_another_micro_batch_scale_width_or_frequency_has_its_own() -> None:
+    """Nothing of what was made before is taken: each is compared with a call that knows nothing."""
+    t, ends, freqs = torch.randn(8, 2, 4), torch.tensor([0, 3, 8]), torch.randn(16, 1, 1, 4)
+    calls: list[tuple[Any, ...]] = [
+        (t, ends, freqs, {}),
+        (t, torch.tensor([0, 5, 8]), freqs, {}),
+        (t, ends, freqs * 2, {}),
+        (t, ends, freqs, {"mscale": 0.5}),
+        (t.double(), ends, freqs, {}),
+        (t, ends, freqs, {}),
+    ]
+    for tensor, places, angles, more in calls:
+        known, fresh = (
+            rotate_packed(tensor, each, angles, cp_group=Group(1, 0), **more)
+            for each in (places, places.clone())
+        )
+        assert torch.equal(known, fresh)

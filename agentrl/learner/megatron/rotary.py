@@ -10,7 +10,7 @@ layer, so that a GPU waits for its host, and copies what it turns four times.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,22 @@ from agentrl.models.rope import LinearRope, Llama3Rope, Rope, YarnRope
 
 __all__ = ["inverse_frequencies", "rotate_packed", "scale_magnitude", "set_frequencies"]
 
+
+class _Turns(NamedTuple):
+    """Cosines and sines [tokens, 1, turned dim], and what they are made of."""
+
+    freqs: Tensor
+    mscale: float
+    dtype: torch.dtype
+    cos: Tensor
+    sin: Tensor
+
+
 #: By the ends of packed sequences: those of a micro-batch are the same tensor in all layers.
 _positions: Any = WeakTensorKeyDictionary()
+#: By these positions, the newest: queries and keys of all layers turn alike, but for models whose
+#: layers have frequencies of their own (latent attention).
+_turns: Any = WeakTensorKeyDictionary()
 
 
 def set_frequencies(model: Any, architecture: Architecture) -> None:
@@ -99,8 +113,12 @@ def rotate_packed(
     if positions is None or len(positions) != len(t):
         positions = _positions_of(cu_seqlens, len(t), cp_group.size(), cp_group.rank())
         _positions[cu_seqlens] = positions
-    angles = freqs[:, 0][positions]
-    cos, sin = ((f(angles) * mscale).to(t.dtype) for f in (torch.cos, torch.sin))
+    made = _turns.get(positions)
+    if made is None or made.freqs is not freqs or (made.mscale, made.dtype) != (mscale, t.dtype):
+        angles = freqs[:, 0][positions]
+        cos, sin = ((f(angles) * mscale).to(t.dtype) for f in (torch.cos, torch.sin))
+        made = _turns[positions] = _Turns(freqs, mscale, t.dtype, cos, sin)
+    cos, sin = made.cos, made.sin
     return _turned(t, cos, sin, rotary_interleaved, multi_latent_attention)
 
 
