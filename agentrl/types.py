@@ -193,10 +193,9 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker says of a finished episode. The columns of its trajectories follow, one
-    trajectory after the other, each as its `layout` says.
-    `answer`: the text of the last turn, for an Env that scores groups; `vote`: what an episode of
-    an evaluation answers, for the majority of its task."""
+    """What a worker says of a finished episode. The columns of its trajectories follow, one after
+    the other, each as its `layout` says. `answer`: the text of the last turn, for an Env that
+    scores groups; `vote`: what an episode of an evaluation answers, for the majority of a task."""
 
     id: EpisodeId
     outcome: Outcome
@@ -217,8 +216,8 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the judge sees of one episode of a group. `answer` as in its report; `earned`: what
-    each name did under which the policy played; empty where that is `policy` alone."""
+    """What the judge sees of one episode of a group. `answer` as in its report; `earned`: what each
+    name did under which the policy played, empty where that is `policy` alone; `sampled`: tokens"""
 
     index: int
     outcome: Outcome
@@ -227,6 +226,7 @@ class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     metrics: dict[str, float]
     answer: str = ""
     earned: dict[str, float] = {}
+    sampled: int = 0
 
 
 class PayloadRef(msgspec.Struct, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ class FilterSample(RewardSample):
                 prompt=_under(row, flags.input_key),
                 task=dict(row),
                 is_cut=episode.stop_reason is not StopReason.TERMINATED,
+                sampled=episode.sampled,
             ),
             episode.index,
         )

@@ -170,6 +170,7 @@ def judge_order(state: State, number: int) -> Judge:
             metrics=row.metrics,
             answer=row.answer,
             earned=_earned(row),
+            sampled=sum(stored.meta.num_sampled for stored in row.trajectories),
         )
         for row in state.done_episodes(number)
     ]

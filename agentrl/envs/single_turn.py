@@ -167,7 +167,12 @@ class SingleTurnEnv(Env):
             return [episode.reward for episode in episodes]
         self._label = self._label_of(task)
         answers = [
-            self._answer(episode.answer, is_cut=episode.stop_reason is not StopReason.TERMINATED)
+            msgspec.structs.replace(
+                self._answer(
+                    episode.answer, is_cut=episode.stop_reason is not StopReason.TERMINATED
+                ),
+                sampled=episode.sampled,
+            )
             for episode in episodes
         ]
         if self._own is None:

@@ -26,7 +26,8 @@ __all__ = ["OfModel", "OfSample", "RewardSample", "listed", "model_of"]
 class RewardSample:
     """An answer as slime has it. `metadata` is what the row has under --metadata-key; of a row
     without it, the row. `tokens` are those of the last turn behind all that it goes on from, and
-    `response_length` counts the turn's; a group's samples, which come as texts, have neither."""
+    `response_length` counts the turn's. A group's samples come as texts: they have no `tokens`, and
+    `response_length` counts what was sampled in the episode."""
 
     Status = Sample.Status
 
@@ -41,6 +42,8 @@ class RewardSample:
         if answer.output_ids is not None:
             self.tokens = [*answer.prompt_ids, *answer.output_ids]
             self.response_length = len(answer.output_ids)
+        elif answer.sampled is not None:
+            self.response_length = answer.sampled
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

@@ -61,6 +61,10 @@ class CustomRewardModel:
     def compute_reward(self, prompts, responses):
         return [len(p) + self.scale * len(r) for p, r in zip(prompts, responses)]
 
+async def shortest(args, samples, **kwargs):
+    least = min(sample.response_length for sample in samples)
+    return [float(sample.response_length == least) for sample in samples]
+
 class Demanding:
     def __init__(self, model_path):
         pass
@@ -96,7 +100,9 @@ async def said(env: SingleTurnEnv, text: str, reasoning: str = "") -> float:
 
 def group(*answers: str) -> Judge:
     episodes = [
-        EpisodeSummary(n, Outcome.DONE, StopReason.TERMINATED, 0.0, {}, answer)
+        EpisodeSummary(
+            n, Outcome.DONE, StopReason.TERMINATED, 0.0, {}, answer, sampled=9 - len(answer)
+        )
         for n, answer in enumerate(answers)
     ]
     return Judge(ASSIGNMENT.id.group, Task("t", dict(ROW)), episodes)
@@ -119,6 +125,11 @@ async def test_a_function_of_slimes_sees_a_group() -> None:
     flags = "--custom-rm-path mine.py:ranked --group-rm"
     assert await said(env_of(flags), "four") == 0.0  # the group's turn comes later
     assert await judged(flags, "ccc", "a", "bb", "dddd") == [0.5, 0.0, 0.25, 0.75]
+
+
+async def test_a_group_s_samples_have_the_lengths_of_their_episodes() -> None:
+    flags = "--custom-rm-path mine.py:shortest --group-rm"
+    assert await judged(flags, "ccc", "a", "dddd") == [0.0, 0.0, 1.0]
 
 
 async def test_our_signature_sees_a_group_as_texts() -> None:

@@ -33,8 +33,8 @@ def written(tmp_path: Path, body: str) -> str:
 async def judged(place: str, **flags: Any) -> Verdict:
     told = RunConfig(input_key="question", label_key="gold", **flags)
     summaries = [
-        EpisodeSummary(0, Outcome.DONE, StopReason.TERMINATED, 1.0, {}, "it is 4"),
-        EpisodeSummary(2, Outcome.DONE, StopReason.RESPONSE_LIMIT, 0.0, {}, "it is"),
+        EpisodeSummary(0, Outcome.DONE, StopReason.TERMINATED, 1.0, {}, "it is 4", sampled=5),
+        EpisodeSummary(2, Outcome.DONE, StopReason.RESPONSE_LIMIT, 0.0, {}, "it is", sampled=3),
     ]
     order = Judge("00000001", Task("t", ROW), summaries)
     return await judge_group(order, load_filter(place), Failures(), flags=told)
@@ -45,6 +45,7 @@ async def test_it_sees_what_was_asked_said_and_earned(tmp_path: Path) -> None:
 assert (first.prompt, first.label, first.response) == ("Two and two?", "4", "it is 4")
 assert first.metadata == {"source": "sums"}
 assert [each.index for each in samples] == [0, 2]
+assert [each.response_length for each in samples] == [5, 3]
 assert [each.reward for each in samples] == [1.0, 0.0]
 assert [each.get_reward_value(args) for each in samples] == [1.0, 0.0]
 assert [each.status.value for each in samples] == ["completed", "truncated"]

@@ -189,6 +189,7 @@ def _summary(report: EpisodeReport) -> EpisodeSummary:
         metrics=report.metrics,
         answer=report.answer,
         earned=earned(report.trajectories, report.facts.env_reward, report.reward),
+        sampled=sum(meta.num_sampled for meta in report.trajectories),
     )
 
 
