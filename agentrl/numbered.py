@@ -16,10 +16,12 @@ __all__ = [
     "ROLLOUT_ID",
     "about_ranked",
     "about_template",
+    "candidates",
     "is_numbered",
     "literal",
     "newest",
     "numbered",
+    "pattern_of",
     "ranked",
 ]
 
@@ -74,13 +76,29 @@ def newest(template: str) -> Path:
     first = numbered(template, 1)
     if not is_numbered(template):
         return first
-    pieces = [(text, name is not None) for text, name, _, _ in Formatter().parse(template)]
-    wanted = "".join(glob.escape(text) + "*" * named for text, named in pieces)
-    pattern = re.compile("".join(re.escape(text) + r"(\d+)" * named for text, named in pieces))
-    found = [pattern.fullmatch(str(path)) for path in glob.glob(wanted)]  # noqa: PTH207
+    pattern = pattern_of(template)
+    found = [pattern.fullmatch(str(path)) for path in candidates(template)]
     numbers = [int(match[1]) for match in found if match]
     kept = [number for number in numbers if numbered(template, number).exists()]
     return numbered(template, max(kept)) if kept else Path(template)
+
+
+def candidates(template: str) -> list[Path]:
+    """What is there that may have a number in the place of each of the template's."""
+    wanted = "".join(glob.escape(text) + "*" * named for text, named in _pieces(template))
+    return [Path(path) for path in glob.glob(wanted)]  # noqa: PTH207
+
+
+def pattern_of(template: str) -> re.Pattern[str]:
+    """What paths of a template are like."""
+    return re.compile(
+        "".join(re.escape(text) + r"(\d+)" * named for text, named in _pieces(template))
+    )
+
+
+def _pieces(template: str) -> list[tuple[str, bool]]:
+    """Texts of a template, and whether a number follows."""
+    return [(text, name is not None) for text, name, _, _ in Formatter().parse(template)]
 
 
 def literal(path: str) -> str:

@@ -4,7 +4,7 @@ import psutil
 
 from agentrl.cluster.slots import NodePlace
 
-__all__ = ["interface_of", "place_here"]
+__all__ = ["interface_of", "interfaces_here", "place_here"]
 
 
 def place_here() -> NodePlace:
@@ -20,6 +20,11 @@ def place_here() -> NodePlace:
         return NodePlace(ray.util.get_node_ip_address(), context.get_node_id(), devices)
     except Exception:
         return NodePlace("127.0.0.1")
+
+
+def interfaces_here() -> list[str]:
+    """Names of the network interfaces of this node."""
+    return sorted(map(str, psutil.net_if_addrs()))
 
 
 def interface_of(address: str) -> str | None:

@@ -1,23 +1,28 @@
 """Whether the nodes of a joined cluster have what a run needs of them, before anything starts.
 
     every node          the folder that the program was started in, this Python, the same agentrl
-                        and packages, the model
+                        and packages, the model; --run-dir, where it writes logs; the interfaces
+                        that variables name
     nodes of workers    the user's code that episodes call
-    nodes of learners   the user's code that the learner calls; the folder of checkpoints: all of
-                        them and the driver share it, and can write there
+    nodes of learners   the user's code that the learner calls; the weights that it reads; the
+                        folder of checkpoints: all of them and the driver share it, and can write
+                        there
     node of the first   where the trained model and pushed weights are written
-    nodes of engines    the folder of pushed weights, where those go through a disk
+    nodes of engines    the weights; the folder of pushed weights, where those go through a disk,
+                        and that of the engine's own copy
 
 A shared folder is shown by a file of the driver's that appears on the other node; that a node can
-write to one, by a small file that it makes and removes. What lacks is told of all nodes at once.
+write to one, by a small file that it makes and removes. Of files of weights sizes are compared, of
+others what is in them. What lacks is told of all nodes at once.
 """
 
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from agentrl.cluster.interfaces import lacking_interfaces
 from agentrl.cluster.kinds import KINDS, Shared
 from agentrl.cluster.node_facts import (
     NEEDED,
@@ -28,11 +33,13 @@ from agentrl.cluster.node_facts import (
     seen_here,
 )
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.weights_there import files_of_weights
 from agentrl.config.edited import code_of
+from agentrl.config.env_vars import env_vars, train_env_vars
 from agentrl.config.run import RunConfig
 from agentrl.config.writable import model_place
 from agentrl.disk import make_folder
-from agentrl.errors import EnvironmentSetupError
+from agentrl.errors import ConfigError, EnvironmentSetupError
 
 __all__ = ["check_nodes", "lacks_of", "shown"]
 
@@ -75,12 +82,15 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
                 lacks.append(f"{address} does not say what it has: {error}")
                 continue
             lacks += [f"{address} has {each}: {_SAME}" for each in _differences(config, facts, own)]
-            lacks += [
-                _lack(address, path, need, found)
-                for (path, need), found in zip(wanted.items(), facts.seen, strict=True)
-                if found != seen_here(Path(path))
-            ]
+            lacks += _brief(
+                {
+                    _lack(address, path, need, found): need
+                    for (path, need), found in zip(wanted.items(), facts.seen, strict=True)
+                    if found != seen_here(Path(path))
+                }
+            )
             lacks += [f"{address}: {trouble}" for trouble in facts.unwritable if trouble]
+            lacks += [f"{address} {each}" for each in _interfaces(config, processes, facts)]
     return lacks
 
 
@@ -96,6 +106,16 @@ _PUSHES = (
     "--update-weight-disk-dir names a folder that the nodes of engines share with the learner's"
 )
 _NEEDS: dict[Shared, str] = {"save": _SAVE, "pushes": _PUSHES}
+_WEIGHTS = (
+    "names weights that the nodes which read them have at this place, as they are here; copy them "
+    "there (again), or name a folder that nodes share"
+)
+_INTERFACE = (
+    "name one that every node has, or leave the variable out: each node then takes the interface "
+    "with its own address"
+)
+#: Lines of one need and one node that are told, where more files lack.
+_MOST = 3
 _CODE = "names a file that the nodes which run it have, as it is here"
 #: Of the groups whose code a kind of process loads, but for the program alone.
 _OWN_CODE = ("--data-source-path",)
@@ -144,16 +164,26 @@ def _wanted(
     for kind in kinds:
         code = code_of(config, kind.loads)
         wanted |= {str(path): f"{f} {_CODE}" for path, f in code.items() if f not in _OWN_CODE}
+    with suppress(ConfigError):  # what cannot be read here either is told by who reads it
+        for path, flag in files_of_weights(config, processes):
+            wanted.setdefault(str(path), f"{flag} {_WEIGHTS}")
     used = {name for kind in kinds for name in kind.shares}
     return wanted | {shared[name]: _NEEDS[name] for name in shared if name in used}
 
 
 def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str]]:
-    """Flag and folder of what these processes write beside the run's directory: each rank of the
-    learner its part of a checkpoint, the first one models and pushed weights."""
+    """Flag and folder of what a node with these processes writes: its logs, each rank of the
+    learner its part of a checkpoint, the first one models and pushed weights, and an engine its
+    copy of those."""
+    is_continued = config.is_continued
+    run = ("--resume", config.resume) if is_continued else ("--run-dir", config.run_dir)
+    found = [(run[0], str(Path(run[1]).absolute()))]
+    copy = config.update_weight_local_checkpoint_dir
+    pushes = config.update_weight_transport == "disk" and not config.plays_only
+    if pushes and copy is not None and any(name.startswith("engine-") for name in processes):
+        found.append(("--update-weight-local-checkpoint-dir", copy))
     if config.eval_only or config.plays_only:
-        return []
-    found: list[tuple[str, str]] = []
+        return found
     if config.save is not None and any(name.startswith("learner-") for name in processes):
         found.append(("--save", config.save))
     if "learner-0" in processes:
@@ -164,8 +194,33 @@ def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str
     return found
 
 
+def _interfaces(config: RunConfig, processes: Sequence[str], facts: NodeFacts) -> Iterator[str]:
+    """What variables name and a node has not: its own, and what the run is told to set."""
+    told = {"its own environment": facts.interface_variables, "--env-vars": env_vars(config)}
+    if any(name.startswith("learner-") for name in processes):
+        told["--train-env-vars"] = train_env_vars(config)
+    said = {name: whose for whose, variables in told.items() for name in variables}
+    for whose, variables in told.items() if facts.interfaces else ():
+        mine = {name: value for name, value in variables.items() if said[name] == whose}
+        for each in lacking_interfaces(mine, facts.interfaces):
+            there = ", ".join(facts.interfaces)
+            yield f"has no interface for {each} of {whose}, but {there}: {_INTERFACE}"
+
+
+def _brief(lacks: Mapping[str, str]) -> Iterator[str]:
+    """Lines, of those of one need the first ones and how many there are besides."""
+    lines = {need: [each for each in lacks if lacks[each] == need] for need in lacks.values()}
+    for those in lines.values():
+        shown = those[:_MOST]
+        more = len(those) - len(shown)
+        yield from shown[:-1]
+        yield shown[-1] + (f" ({more} files more are not as they are here)" if more else "")
+
+
 def _lack(address: str, path: str, need: str, found: str) -> str:
     if need in (_SAVE, _PUSHES):
         path = str(Path(path).parent)
+    if found.endswith(" bytes"):
+        return f"{address} has {found} of {path}, and this host {seen_here(Path(path))}: {need}"
     state = "has another" if found not in ("nothing", "folder") else "does not have"
     return f"{address} {state} {path}: {need}"

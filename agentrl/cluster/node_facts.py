@@ -19,7 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.cluster.here import interface_of, place_here
+from agentrl.cluster.here import interface_of, interfaces_here, place_here
+from agentrl.cluster.interfaces import interfaces_named
 from agentrl.config.writable import try_place
 from agentrl.errors import AgentRLError, EnvironmentSetupError
 
@@ -38,6 +39,8 @@ __all__ = [
 NEEDED = ("torch", "sglang", "sglang-router", "megatron-core", "ray", "pyzmq", "transformers")
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PCI = Path("/sys/bus/pci/devices")
+#: Files that are too large to be read through.
+_WEIGHTS = ".safetensors"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - of the system, and nothing is written
 
 
@@ -48,7 +51,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     where none has it. shared_memory: bytes that are free. open_files: the hard limit, None without
     one. clock_s: when it was asked, in seconds since 1970. seen: what each path that was asked for
     is there. unwritable: what kept it from writing to each place that was asked for, empty where
-    nothing did. An agentrl of another version may not say all of it."""
+    nothing did. interfaces: all that it has; interface_variables: those of its own environment that
+    name one. An agentrl of another version may not say all of it."""
 
     address: str
     host: str
@@ -67,6 +71,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     cards: int = 0
     cuda: str = ""
     unwritable: list[str] = []
+    interfaces: list[str] = []
+    interface_variables: dict[str, str] = {}
 
 
 def facts_here(paths: Sequence[str], places: Sequence[tuple[str, str]] = ()) -> bytes:
@@ -93,6 +99,8 @@ def facts_here(paths: Sequence[str], places: Sequence[tuple[str, str]] = ()) -> 
         clock_s=clock_s,
         seen=[seen_here(Path(path)) for path in paths],
         unwritable=[_unwritable(flag, Path(path)) for flag, path in places],
+        interfaces=interfaces_here(),
+        interface_variables=interfaces_named(os.environ),
     )
     return msgspec.json.encode(facts)
 
@@ -106,10 +114,13 @@ def facts_of(answer: bytes) -> NodeFacts:
 
 
 def seen_here(path: Path) -> str:
-    """What a path is on this node: the SHA-256 of a file, `folder`, or `nothing`."""
+    """What a path is on this node: the SHA-256 of a file, of one of weights its size in bytes,
+    `folder`, or `nothing`."""
     if path.is_dir():
         return "folder"
     try:
+        if path.suffix == _WEIGHTS:
+            return f"{path.stat().st_size} bytes"
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return "nothing"

@@ -8,6 +8,7 @@ import msgspec
 
 from agentrl.cluster.engine_parts import engine_of, part_of
 from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.interfaces import INTERFACES
 from agentrl.cluster.kinds import KINDS
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
@@ -42,7 +43,6 @@ _CPU_ENV = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _CUDA_LEARNER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 #: Which interface collectives meet at. Without it Gloo takes the address that the host's name has:
 #: others may reach it, or on a cluster (where names often mean loopback) nobody can.
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def plan_processes(
@@ -144,11 +144,11 @@ def _with_own(config: RunConfig, order: ProcessOrder) -> ProcessOrder:
 
 
 def _on_loopback(order: ProcessOrder) -> ProcessOrder:
-    return msgspec.structs.replace(order, env=order.env | dict.fromkeys(_INTERFACES[:2], "lo"))
+    return msgspec.structs.replace(order, env=order.env | dict.fromkeys(INTERFACES[:2], "lo"))
 
 
 def _on_the_nodes_interface(order: ProcessOrder) -> ProcessOrder:
-    return msgspec.structs.replace(order, interface_variables=_INTERFACES)
+    return msgspec.structs.replace(order, interface_variables=INTERFACES)
 
 
 def _as_here(order: ProcessOrder) -> ProcessOrder:

@@ -12,7 +12,8 @@ Slots that must share a node share a bundle, which Ray gives a node as a whole: 
 `--actor-num-gpus-per-node`, and the devices of an engine or a service. An engine of more devices
 than a node has is divided (`engine_parts`), and each part is placed like an engine. Ray may give
 alike slots of a bundle any devices, and alike bundles any nodes: `in_order` says which slot takes
-which place, so that ranks and engines count up with nodes and devices.
+which place, so that ranks and engines count up with nodes and devices. Refused on several nodes is
+a tensor-parallel group in several bundles that is no larger than the ranks of a node.
 """
 
 from collections import Counter
@@ -116,6 +117,7 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     _check_total(config, supply, sum(slot.size for slot in bundled), asking)
     _check_nodes(config, supply, max(bundle_sizes(bundled), default=0), asking)
     _check_packing(supply, bundle_sizes(bundled))
+    _check_tensor_groups(config, supply, bundled)
     num_nodes = len(supply.of_nodes)
     mine = workers[0::num_nodes]
     others = [
@@ -285,6 +287,41 @@ def _check_packing(supply: Supply, sizes: Sequence[int]) -> None:
         f"of {', '.join(map(str, supply.of_nodes))}, however they are placed: give "
         "--actor-num-gpus-per-node and --rollout-num-gpus-per-engine that fill nodes"
     )
+
+
+def _check_tensor_groups(config: RunConfig, supply: Supply, slots: Sequence[Slot]) -> None:
+    """A tensor-parallel group of at most the ranks of a node is on one node: in one bundle."""
+    tensor: int = config.megatron.get("tensor_model_parallel_size", 1)
+    ranks = config.actor_num_gpus_per_node
+    if len(supply.of_nodes) < 2 or not 1 < tensor <= ranks:
+        return
+    bundle_of = {name: slot.bundle for slot in slots for name in slot.processes}
+    bundles = [bundle_of[name] for name in config.learner_names if name in bundle_of]
+    for first in range(0, len(bundles), tensor):
+        if len({*bundles[first : first + tensor]}) < 2:
+            continue
+        said = (
+            f"--tensor-model-parallel-size {tensor}: ranks {first} to {first + tensor - 1} may "
+            "come to be on several nodes, and every layer would wait for the network between them; "
+        )
+        if ranks % tensor == 0:
+            sizes = sorted({engine.size for engine in engines_of(config.engine_groups)})
+            raise EnvironmentSetupError(
+                f"{said}engines of {', '.join(map(str, sizes))} devices do not divide the {ranks} "
+                "ranks of a node (--actor-num-gpus-per-node), so each is placed with its own: give "
+                f"engines of {_divisors(ranks)} devices (--rollout-num-gpus-per-engine)"
+            )
+        more = -(-ranks // tensor) * tensor
+        number = f"{more - tensor} or {more}" if more <= max(supply.of_nodes) else more - tensor
+        raise EnvironmentSetupError(
+            f"{said}it does not divide the {ranks} ranks of a node: give --actor-num-gpus-per-node "
+            f"{number}, or --tensor-model-parallel-size {_divisors(ranks)}"
+        )
+
+
+def _divisors(number: int) -> str:
+    *most, last = (str(each) for each in range(1, number + 1) if number % each == 0)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def fits(sizes: Sequence[int], rooms: Sequence[int]) -> bool:

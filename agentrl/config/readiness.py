@@ -1,7 +1,8 @@
 """What a configuration needs of this host, before anything starts: all that is wrong at once.
 
 Packages are those that are installed, places are tried by writing, weights are there (a dry run
-notes where they are not), a checkpoint to begin with is one, and enough files may be opened.
+notes where they are not), a checkpoint to begin with is one, the place of checkpoints has room for
+one, and enough files may be opened.
 """
 
 from functools import partial
@@ -14,6 +15,7 @@ from agentrl.config.local_disk import check_ledgers_disk
 from agentrl.config.places import CHECKPOINT
 from agentrl.config.refusals import gather
 from agentrl.config.resume import refuse_taken
+from agentrl.config.room import check_room
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import check_unlocked
 from agentrl.config.shadowed import check_packages
@@ -35,6 +37,7 @@ def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
         partial(_weights, config, dry_run=dry_run),
         partial(_first_checkpoint, config),
         partial(check_places, config),
+        partial(check_room, config, dry_run=dry_run),
         partial(check_ledgers_disk, config),
         partial(check_unlocked, config),
         partial(_new_place, config),

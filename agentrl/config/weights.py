@@ -27,6 +27,7 @@ __all__ = [
     "read_places",
     "read_shapes",
     "read_types",
+    "weight_files",
 ]
 
 Shapes = dict[str, tuple[int, ...]]
@@ -80,7 +81,7 @@ def read_types(directory: Path) -> dict[str, str]:
 def read_places(directory: Path) -> dict[str, Place]:
     """Where the bytes of every tensor in `directory` lie. Raises as `read_shapes`."""
     places = {}
-    for path in _files(directory):
+    for path in weight_files(directory):
         tensors = _tensors_in(path)
         # They fill the file to its end.
         num_bytes = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
@@ -93,7 +94,7 @@ def read_places(directory: Path) -> dict[str, Place]:
 
 def _read(directory: Path) -> "dict[str, _Tensor]":
     tensors: dict[str, _Tensor] = {}
-    for path in _files(directory):
+    for path in weight_files(directory):
         tensors |= _tensors_in(path)
     return tensors
 
@@ -114,7 +115,9 @@ def num_layers(shapes: Shapes) -> int:
     return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
-def _files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """The files of weights in `directory`; none where there are no weights. Raises ConfigError for
+    an index that is none, or that names what is not there."""
     index, single = directory / _INDEX, directory / _SINGLE
     if kind_of(index) == "nothing":
         return [] if kind_of(single) == "nothing" else [single]

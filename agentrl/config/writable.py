@@ -14,7 +14,7 @@ from agentrl.errors import ConfigError, EnvironmentSetupError
 from agentrl.numbered import about_template, numbered
 from agentrl.paths import kind_of
 
-__all__ = ["check_places", "model_place", "try_place"]
+__all__ = ["check_places", "model_place", "nearest_there", "try_place"]
 
 
 def check_places(config: RunConfig) -> None:
@@ -64,10 +64,8 @@ def model_place(config: RunConfig) -> Path | None:
 
 def try_place(flag: str, place: Path) -> None:
     """Write a small file there, and remove it. Raises as `check_places`."""
-    nearest = place.absolute()
-    while (kind := kind_of(nearest)) == "nothing" and nearest != nearest.parent:
-        nearest = nearest.parent
-    if kind != "a directory":
+    nearest = nearest_there(place)
+    if (kind := kind_of(nearest)) != "a directory":
         raise ConfigError(f"{flag} {place}: {nearest} is {kind}, and a folder is to be there")
     try:
         with tempfile.NamedTemporaryFile(dir=nearest, prefix=".agentrl-") as file:
@@ -77,6 +75,14 @@ def try_place(flag: str, place: Path) -> None:
         raise EnvironmentSetupError(
             f"{flag} {place}: {nearest} cannot be written: {error.strerror}; choose another place"
         ) from None
+
+
+def nearest_there(place: Path) -> Path:
+    """`place`, or of what is above it the first that is there."""
+    nearest = place.absolute()
+    while kind_of(nearest) == "nothing" and nearest != nearest.parent:
+        nearest = nearest.parent
+    return nearest
 
 
 def _check_replaced(place: Path, config: RunConfig) -> None:

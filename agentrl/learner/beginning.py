@@ -15,12 +15,14 @@ from agentrl.algorithms.base import Algorithm
 from agentrl.config.first_weights import brings_optimizer
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.eval_weights import EVALUATED
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, require_covered
+from agentrl.learner.folders import mend
 from agentrl.learner.schedule import KEPT, Save
-from agentrl.numbered import is_numbered, numbered
+from agentrl.numbered import candidates, is_numbered, literal, numbered, pattern_of
 from agentrl.wire.messages import Welcome
 
 __all__ = ["Checkpoints", "agree", "hf_directory", "keeps_models", "root_of", "run_path_of"]
@@ -74,6 +76,7 @@ class Checkpoints:
             self._restore_algorithm(first)
             logger.info("the first weights are those of %s", first.directory)
         self._writer.begin(found)
+        by_source(self._backend, lambda: _mend(self._cfg), None)
         if found is not None:
             self._restore_algorithm(found)
         return found
@@ -151,6 +154,17 @@ def hf_directory(cfg: RunConfig, iteration: int) -> Path:
     if cfg.run_id is None:
         raise ConfigError("the learner needs --save-hf or --run-id to know where weights are saved")
     return Path(cfg.run_dir) / cfg.run_id / "hf"
+
+
+def _mend(cfg: RunConfig) -> None:
+    """Put right what killed writers have left of weights for evaluations and of models."""
+    if cfg.eval_only:  # the folders are those of a run that may be going on
+        return
+    mend(root_of(cfg) / EVALUATED, lambda _: True)
+    model = Path(cfg.save_hf or literal(str(hf_directory(cfg, 0))))
+    name = pattern_of(model.name)
+    for folder in candidates(str(model.parent)):
+        mend(folder, lambda found: name.fullmatch(found) is not None)
 
 
 def run_path_of(cfg: RunConfig) -> str:

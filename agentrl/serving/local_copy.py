@@ -6,7 +6,9 @@
 
 `push.json` in the copy says what it holds. It is away while files are patched: a copy of which half
 is patched holds nothing, and takes the next whole push. Engines of one host may share a copy: one
-of them pulls, the others find it done.
+of them pulls, the others find it done. Versions count within a stream: a whole push of one that
+began later replaces the copy whatever its version is, and one of an earlier stream is refused, as
+is an older version of the same one. Both come from calls that were late.
 """
 
 import fcntl
@@ -25,7 +27,7 @@ from agentrl import disk
 from agentrl.config.weights import Place, read_places
 from agentrl.errors import DataError
 from agentrl.serving.deltas import Bytes, checksum, decode
-from agentrl.serving.push_files import DELTA, PUSH, Delta, read_push, write_manifest
+from agentrl.serving.push_files import DELTA, PUSH, Delta, PushManifest, read_push, write_manifest
 
 __all__ = ["LacksBaseError", "pull"]
 
@@ -46,20 +48,39 @@ def pull(folder: Path, copy: Path) -> None:
             held = None
         if held is not None and (held.stream, held.version) == (push.stream, push.version):
             return
-        if held is not None and held.version > push.version:  # a call that came late
-            raise DataError(f"{copy} holds version {held.version} already, and {folder} is older")
+        if held is not None:
+            _check_not_late(held, copy, push, folder)
         if push.delta is None:
             _replace(folder, copy)
             return
         if held is None or (held.stream, held.version) != (push.stream, push.delta.base):
-            has = "nothing" if held is None else f"version {held.version}"
             raise LacksBaseError(
-                f"{copy} holds {has}, and {folder} builds on version {push.delta.base}"
+                f"{copy} holds {_said(held, push)}, and {folder} builds on version "
+                f"{push.delta.base}"
             )
         (copy / PUSH).unlink()
         disk.sync(copy)
         _patch(folder / DELTA, push.delta, copy)
         write_manifest(copy, msgspec.structs.replace(push, delta=None))
+
+
+def _check_not_late(held: PushManifest, copy: Path, push: PushManifest, folder: Path) -> None:
+    """A call that came late does not take the copy back."""
+    has = f"{copy} holds version {held.version}"
+    if held.stream == push.stream and held.version > push.version:
+        raise DataError(f"{has} already, and {folder} is older")
+    if held.stream != push.stream and held.began_ns > push.began_ns:
+        raise DataError(
+            f"{has} of a learner that began after the one which wrote {folder}; if that is not so, "
+            f"a clock was wrong then: remove {copy} on this host"
+        )
+
+
+def _said(held: PushManifest | None, push: PushManifest) -> str:
+    if held is None:
+        return "nothing"
+    of = "" if held.stream == push.stream else " of another stream"
+    return f"version {held.version}{of}"
 
 
 @contextmanager

@@ -5,13 +5,16 @@
              the change as compressed bytes (`deltas`)
 
 `push.json` says which push it is and, of a delta, on which it builds. A stream is what one life of
-a learner writes: versions of two streams do not build on each other. The reading side is
+a learner writes: versions of two streams do not build on each other, and when they began says
+which is later (never before those whose pushes lie there). The reading side is
 `local_copy`; the folder is whole when anyone is told of it.
 """
 
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,11 +56,13 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class PushManifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`push.json`: a version of a stream; without `delta` the folder is a whole model."""
+    """`push.json`: a version of a stream; without `delta` the folder is a whole model. `began_ns`:
+    when the stream began, since 1970."""
 
     stream: str
     version: int
     delta: Delta | None = None
+    began_ns: int = 0
 
 
 class WrittenPush(NamedTuple):
@@ -109,6 +114,7 @@ class PushFiles:
         self._version = 0
         self._last: dict[str, torch.Tensor] = {}
         disk.make_folder(self._root)
+        self._began_ns = max([time.time_ns(), *(each + 1 for each in _begun(self._root))])
         for partial in self._root.glob(".weight_v*"):  # of a writer that was killed
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -156,7 +162,7 @@ class PushFiles:
     def _write_whole(self, version: int, tensors: NamedTensors, suffix: str = "") -> WrittenPush:
         folder = self._root / (_name(version) + suffix)
         self._write_model(folder, tensors)
-        write_manifest(folder, PushManifest(self._stream, version))
+        write_manifest(folder, PushManifest(self._stream, version, began_ns=self._began_ns))
         return WrittenPush(folder, _size_of(folder))
 
     def _write_delta(self, version: int, tensors: NamedTensors, encoding: Encoding) -> WrittenPush:
@@ -175,15 +181,20 @@ class PushFiles:
         shutil.rmtree(folder, ignore_errors=True)
         disk.make_folder(folder)
         disk.write_file(folder / DELTA, save(changes))
-        disk.write_file(
-            folder / PUSH, msgspec.json.encode(PushManifest(self._stream, version, delta))
-        )
+        write_manifest(folder, PushManifest(self._stream, version, delta, self._began_ns))
         disk.sync_tree(folder)
         return WrittenPush(folder, _size_of(folder))
 
 
 def _name(version: int) -> str:
     return f"weight_v{version:06d}"
+
+
+def _begun(root: Path) -> Iterator[int]:
+    """When the streams began whose pushes lie in `root`."""
+    for folder in root.glob("weight_v*"):
+        with suppress(DataError):
+            yield read_push(folder).began_ns
 
 
 def _bytes_of(tensor: torch.Tensor) -> Bytes:

@@ -1,11 +1,13 @@
 """What a node of a joined cluster lacks is told before anything starts, of all nodes at once."""
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from agentrl.cluster.interfaces import lacking_interfaces
 from agentrl.cluster.joined import check_nodes, lacks_of
 from agentrl.cluster.node_facts import NodeFacts, facts_here, facts_of, seen_here
 from agentrl.cluster.placement import Cluster
@@ -17,7 +19,7 @@ from agentrl.errors import EnvironmentSetupError
 class Nodes:
     """The driver's node, one with a learner, one with an engine. `blind`: what a node does not
     see; `other`: a file that differs there; `read_only`: what a node cannot write; `differs`: its
-    facts that do."""
+    facts that do; `short`: a file of weights that is cut off there."""
 
     def __init__(
         self,
@@ -25,11 +27,13 @@ class Nodes:
         other: str = "",
         read_only: dict[str, str] | None = None,
         differs: dict[str, dict[str, Any]] | None = None,
+        short: dict[str, str] | None = None,
     ) -> None:
         self._blind = blind or {}
         self._other = other
         self._read_only = read_only or {}
         self._differs = differs or {}
+        self._short = short or {}
         self.silent = ""
         self.looked: dict[str, list[str]] = {}
         self.written: dict[str, list[str]] = {}
@@ -52,6 +56,8 @@ class Nodes:
             if lacks is not None and path.startswith(lacks)
             else "0" * 64
             if slot != "host" and self._other and path.endswith(self._other)
+            else "7 bytes"
+            if path.endswith(self._short.get(slot, "nowhere"))
             else seen_here(Path(path))
             for path in paths
         ]
@@ -178,7 +184,9 @@ def test_nodes_write_where_their_processes_will(config: RunConfig, tmp_path: Pat
     config = msgspec.structs.replace(config, save_hf=f"{tmp_path}/hf/{{rollout_id}}")
     nodes = Nodes(read_only={"learner-0": "--save-hf"})
     assert "10.0.0.2: --save-hf: cannot be written" in told(nodes, config)
-    assert nodes.written == {"host": [], "learner-0": ["--save", "--save-hf"], "engine-0": []}
+    written = {name: flags[1:] for name, flags in nodes.written.items()}
+    assert written == {"host": [], "learner-0": ["--save", "--save-hf"], "engine-0": []}
+    assert {flags[0] for flags in nodes.written.values()} == {"--run-dir"}
     nodes = Nodes(read_only={"learner-0": "--save"})
     assert "10.0.0.2: --save: cannot be written" in told(nodes, config)
     assert not (tmp_path / "hf").exists(), "nothing is left behind"
@@ -192,3 +200,139 @@ def test_a_place_that_can_be_no_folder_is_told_of_by_the_node_itself(tmp_path: P
     assert "file is a file, and a folder is to be there" in found[0]
     assert found[1] == ""
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_every_node_can_write_logs_and_nodes_of_engines_their_copy_of_weights(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    disk: dict[str, Any] = {
+        "update_weight_transport": "disk",
+        "update_weight_disk_dir": f"{tmp_path}/pushed",
+        "update_weight_local_checkpoint_dir": f"{tmp_path}/copy",
+    }
+    nodes = Nodes(read_only={"engine-0": "--update-weight-local-checkpoint-dir"})
+    said = told(nodes, msgspec.structs.replace(config, **disk))
+    assert "10.0.0.3: --update-weight-local-checkpoint-dir: cannot be written" in said
+    assert "--update-weight-local-checkpoint-dir" not in nodes.written["learner-0"]
+    said = told(Nodes(read_only={"host": "--run-dir", "engine-0": "--run-dir"}), config)
+    assert "10.0.0.1: --run-dir: cannot be written" in said
+    assert "10.0.0.3: --run-dir: cannot be written" in said
+    going_on = msgspec.structs.replace(config, resume=str(tmp_path))
+    assert "10.0.0.3: --resume: cannot" in told(Nodes(read_only={"engine-0": "--resume"}), going_on)
+
+
+def weights_in(folder: Path, *names: str) -> None:
+    """As `read_places` sees them: an index, and files of one tensor each."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    index = {"weight_map": {f"t{number}": name for number, name in enumerate(names)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for name in names:
+        (folder / name).write_bytes(b"weights of some length")
+
+
+def test_a_model_that_was_copied_in_part_is_told_with_sizes(config: RunConfig) -> None:
+    model = Path(str(config.hf_checkpoint))
+    shards = [f"model-{number}.safetensors" for number in range(6)]
+    weights_in(model, *shards)
+    nodes = Nodes({"engine-0": str(model / "model-")}, short={"learner-0": shards[1]})
+    said = told(nodes, config)
+    assert f"10.0.0.2 has 7 bytes of {model}/{shards[1]}, and this host 22 bytes: --hf-ch" in said
+    assert f"10.0.0.3 does not have {model}/{shards[0]}: --hf-checkpoint names weights" in said
+    assert said.count("10.0.0.3") == 3
+    assert said.endswith("(3 files more are not as they are here)")
+    assert not any(path.endswith(".safetensors") for path in nodes.looked["host"])
+
+
+def test_weights_that_the_learner_begins_with_are_on_its_nodes(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    weights_in(tmp_path / "model", "model-0.safetensors")
+    weights_in(tmp_path / "first", "model-0.safetensors")
+    weights_in(tmp_path / "critic", "model-0.safetensors")
+    kept = tmp_path / "run" / "iteration_0000003"
+    kept.mkdir(parents=True)
+    manifest = {"run_id": "r", "iteration": 3, "version": 3, "written": 1.0}
+    (kept / "manifest.json").write_text(json.dumps({"manifest": manifest}))
+    megatron = tmp_path / "megatron"
+    (megatron / "release").mkdir(parents=True)
+    (megatron / "latest_checkpointed_iteration.txt").write_text("release")
+    (megatron / "release" / ".metadata").write_bytes(b"header")
+    flags: dict[str, Any] = {
+        "load": f"{tmp_path}/first",
+        "ref_load": f"{tmp_path}/run",
+        "use_opd": True,
+        "opd_teacher_load": str(megatron),
+        "advantage_estimator": "ppo",
+        "critic_load": f"{tmp_path}/critic",
+    }
+    config = msgspec.structs.replace(config, **flags)
+    blind = {
+        "--load": f"{tmp_path}/first/config.json",
+        "--ref-load": f"{kept}/manifest.json",
+        "--opd-teacher-load": f"{megatron}/release/.metadata",
+        "--critic-load": f"{tmp_path}/critic/model-0.safetensors",
+    }
+    for flag, path in blind.items():
+        said = told(Nodes(dict.fromkeys(("host", "learner-0", "engine-0"), path)), config)
+        assert f"10.0.0.2 does not have {path}: {flag} names weights" in said
+        assert "10.0.0.1" not in said
+        assert "10.0.0.3" not in said
+    nodes = Nodes()
+    check_nodes(cast(Cluster, nodes), config)
+    assert f"{tmp_path}/model/model-0.safetensors" in nodes.looked["engine-0"]
+    assert f"{tmp_path}/model/model-0.safetensors" not in nodes.looked["learner-0"]
+
+
+def test_an_interface_that_a_node_lacks_is_told_with_those_that_it_has(config: RunConfig) -> None:
+    there = {"interfaces": ["lo", "eth0", "ib0"], "interface_variables": {}}
+    differs = dict.fromkeys(("host", "learner-0", "engine-0"), there)
+    named: dict[str, Any] = {"env_vars": ("NCCL_SOCKET_IFNAME=eth9", "GLOO_SOCKET_IFNAME=ib0")}
+    said = told(Nodes(differs=differs), msgspec.structs.replace(config, **named))
+    what = "has no interface for NCCL_SOCKET_IFNAME=eth9 of --env-vars, but lo, eth0, ib0: name one"
+    assert said.count(what) == 3
+    assert "GLOO" not in said
+    named = {"train_env_vars": {"GLOO_SOCKET_IFNAME": "ib9"}}
+    said = told(Nodes(differs=differs), msgspec.structs.replace(config, **named))
+    assert said.count("has no interface for GLOO_SOCKET_IFNAME=ib9 of --train-env-vars") == 1
+    assert "10.0.0.2 has no interface" in said
+    own = there | {"interface_variables": {"TP_SOCKET_IFNAME": "eth1"}}
+    said = told(Nodes(differs=differs | {"engine-0": own}), config)
+    assert "10.0.0.3 has no interface for TP_SOCKET_IFNAME=eth1 of its own environment" in said
+    right: dict[str, Any] = {"env_vars": ("TP_SOCKET_IFNAME=eth0",)}
+    better = msgspec.structs.replace(config, **right)
+    check_nodes(cast(Cluster, Nodes(differs=differs | {"engine-0": own})), better)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_there"),
+    [
+        ("NCCL", "eth", True),
+        ("NCCL", "eth0,eth9", True),
+        ("NCCL", "en,ib", True),
+        ("NCCL", "=eth", False),
+        ("NCCL", "=eth0:4000", True),
+        ("NCCL", "th0", False),
+        ("NCCL", "^docker", True),
+        ("NCCL", "^eth,ib,lo", False),
+        ("NCCL", "^=eth,ib,lo", True),
+        ("GLOO", "eth", False),
+        ("GLOO", "eth0,ib0", True),
+        ("GLOO", "eth0,eth9", False),
+        ("TP", "", True),
+    ],
+)
+def test_interfaces_are_named_as_each_library_reads_them(
+    name: str, value: str, is_there: bool
+) -> None:
+    named = {f"{name}_SOCKET_IFNAME": value}
+    assert is_there == (list(lacking_interfaces(named, ["lo", "eth0", "ib0"])) == [])
+
+
+def test_a_node_says_which_interfaces_it_has_and_which_its_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth9")
+    found = facts_of(facts_here(()))
+    assert "lo" in found.interfaces
+    assert found.interface_variables == {"NCCL_SOCKET_IFNAME": "eth9"}

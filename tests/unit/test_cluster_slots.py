@@ -335,3 +335,40 @@ def test_many_bundles_are_placed_in_a_moment() -> None:
     assert fits([1] * 5000, [8] * 625)
     assert not fits([3] * 400, [8] * 150)
     assert not fits([5] * 3, [8, 8])
+
+
+def tensor(size: int, **flags: Any) -> RunConfig:
+    return RunConfig(megatron={"tensor_model_parallel_size": size}, **flags)
+
+
+@pytest.mark.parametrize("colocate", [False, True])
+def test_a_tensor_parallel_group_that_would_be_on_two_nodes_is_refused(colocate: bool) -> None:
+    engines = {"colocate": True, "rollout_num_gpus_per_engine": 3} if colocate else {}
+    flags: dict[str, Any] = {"actor_num_nodes": 2, "actor_num_gpus_per_node": 6} | engines
+    with pytest.raises(EnvironmentSetupError) as error:
+        plan_slots(tensor(4, **flags), NODES, {})
+    assert "--tensor-model-parallel-size 4: ranks 4 to 7 may come to be on" in str(error.value)
+    ways = "--actor-num-gpus-per-node 4 or 8, or --tensor-model-parallel-size 1, 2, 3 or 6"
+    assert str(error.value).endswith(ways)
+    with pytest.raises(EnvironmentSetupError, match="--actor-num-gpus-per-node 4, or --tensor"):
+        plan_slots(tensor(4, **flags), gpus(6, 6, 6), {})
+    plan_slots(tensor(3, **flags), NODES, {})
+    plan_slots(tensor(4, **flags), gpus(16), {})  # of one node no group leaves it
+
+
+def test_a_tensor_parallel_group_that_engines_divide_is_refused() -> None:
+    """Engines that do not divide the ranks of a node are placed one by one, with their ranks."""
+    flags: dict[str, Any] = {
+        "colocate": True,
+        "actor_num_nodes": 3,
+        "actor_num_gpus_per_node": 4,
+        "rollout_num_gpus_per_engine": 6,
+    }
+    with pytest.raises(EnvironmentSetupError, match=r"ranks 4 to 7 .* engines of 6 devices do not"):
+        plan_slots(tensor(4, **flags), NODES, {})
+    plan_slots(tensor(2, **flags), NODES, {})
+
+
+def test_a_tensor_parallel_group_larger_than_the_ranks_of_a_node_spans_nodes() -> None:
+    config = tensor(16, actor_num_nodes=2, actor_num_gpus_per_node=8)
+    assert bundle_sizes(plan_slots(config, NODES, {}))[:2] == [8, 8]

@@ -309,6 +309,40 @@ def test_a_call_that_comes_late_does_not_take_a_copy_back(tmp_path: Path) -> Non
     assert read_push(copy).stream != read_push(second).stream
 
 
+def test_a_run_that_begins_anew_replaces_the_copy_of_an_old_one_of_its_name(tmp_path: Path) -> None:
+    old = files_in(tmp_path / "old", encoding="xor")
+    copy = tmp_path / "copy"
+    late_whole = old.write(500, some_weights(1).items()).folder
+    pull(late_whole, copy)
+    late_delta = old.write(501, some_weights(2).items()).folder
+    pull(late_delta, copy)
+    new = files_in(tmp_path / "new", encoding="xor")
+    whole = new.write(0, some_weights(3).items()).folder
+    delta = new.write(1, some_weights(4).items()).folder
+    with pytest.raises(LacksBaseError, match=r"holds version 501 of another stream, and .* builds"):
+        pull(delta, copy)
+    pull(whole, copy)
+    pull(delta, copy)
+    held = read_push(copy)
+    assert held == read_push(delta).__replace__(delta=None)
+    for late in (late_whole, late_delta):
+        with pytest.raises(DataError, match=r"holds version 1 .* learner that began after the one"):
+            pull(late, copy)
+    assert read_push(copy) == held
+
+
+def test_a_stream_counts_as_later_than_those_whose_pushes_lie_there(tmp_path: Path) -> None:
+    """The clock of the node that a learner was moved to may be behind."""
+    folder = files_in(tmp_path, keeps=True).write(3, some_weights(1).items()).folder
+    ahead = read_push(folder).__replace__(began_ns=2**62)
+    push_files.write_manifest(folder, ahead)
+    copy = tmp_path / "copy"
+    pull(folder, copy)
+    (tmp_path / "shared" / "weight_v000009").mkdir()  # no push, and passed over
+    pull(files_in(tmp_path).write(4, some_weights(2).items()).folder, copy)
+    assert read_push(copy).version == 4
+
+
 def test_a_copy_of_which_half_is_patched_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

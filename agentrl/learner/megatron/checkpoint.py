@@ -3,11 +3,10 @@
 Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Refused: a
 directory that lacks a tensor of the architecture, has one that it does not know, or has one of
 another shape; and quantized weights. Writing happens in a temporary sibling that is renamed into
-place at the end.
+place at the end (`folders`).
 """
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,12 +21,13 @@ from torch import Tensor
 from agentrl import disk
 from agentrl.config.weights import FLOATS
 from agentrl.errors import ConfigError
+from agentrl.learner.folders import replaced
 from agentrl.model_dir import CONFIG, quantization, read_config
 from agentrl.models.headers import check_passengers
 from agentrl.models.registry import Model
 from agentrl.models.stacks import Stacks, taken_apart
 
-__all__ = ["StoredTensors", "passengers", "replace_folder", "write_checkpoint"]
+__all__ = ["StoredTensors", "passengers", "write_checkpoint"]
 
 _TYPES = {
     "F64": torch.float64,
@@ -211,10 +211,9 @@ def write_checkpoint(
     max_file_bytes: int = _MAX_SHARD_BYTES,
 ) -> None:
     """Write `tensors` with `source`'s configuration (its type set to `dtype`), tokenizer and
-    generation files. `directory` is replaced as a whole or left as it was."""
-    partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:12]}")
-    disk.make_folder(partial, exist_ok=False)
-    try:
+    generation files. `directory` is replaced as a whole or left as it was: by a writer that is
+    killed as well, once the next one, or the next start of a learner, has put it back."""
+    with replaced(directory) as partial:
         _write_weights(partial, tensors, max_file_bytes)
         config = read_config(source)
         config.pop("torch_dtype", None)
@@ -225,11 +224,6 @@ def write_checkpoint(
         for path in [*(source / name for name in _COPIED), *source.glob("*.py")]:
             if path.is_file():
                 shutil.copyfile(path, partial / path.name)
-        disk.sync_tree(partial)
-        replace_folder(partial, directory)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def _write_weights(
@@ -270,17 +264,3 @@ def _name_shards(partial: Path, shards: list[list[str]], total_bytes: int) -> No
         weight_map |= dict.fromkeys(names, file)
     content = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
     (partial / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
-
-
-def replace_folder(partial: Path, directory: Path) -> None:
-    """Rename `partial` to `directory`; what stood there is moved aside first and then removed."""
-    aside = partial.with_name(partial.name + ".old")
-    if directory.exists():
-        directory.rename(aside)
-    try:
-        disk.rename(partial, directory)
-    except OSError:
-        if aside.exists():
-            aside.rename(directory)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)

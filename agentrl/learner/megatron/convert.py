@@ -12,14 +12,12 @@ is replaced only by `is_forced`.
 """
 
 import socket
-import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, Literal
 
 import torch
@@ -39,11 +37,11 @@ from agentrl.config.torch_dist import (
 )
 from agentrl.errors import ConfigError
 from agentrl.learner.checkpoints import newest_valid
+from agentrl.learner.folders import replaced
 from agentrl.learner.megatron import compat, parallel, placement, shards
 from agentrl.learner.megatron.checkpoint import (
     StoredTensors,
     passengers,
-    replace_folder,
     write_checkpoint,
 )
 from agentrl.learner.megatron.foreign import content_of, require_all
@@ -234,14 +232,8 @@ def _fill(
 
 def _write_torch_dist(target: Path, written: Iterator[Shard], arguments: Mapping[str, Any]) -> None:
     """As Megatron's own tool leaves it: a release, and no iteration."""
-    partly = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
-    folder = partly / "release"
-    disk.make_folder(folder)
-    try:
+    with replaced(target) as partly:
+        folder = partly / "release"
+        disk.make_folder(folder)
         shards.write_index(folder, [shards.write(folder, 0, written).index], arguments)
         disk.write_file(partly / TRACKER, b"release")
-        disk.sync_tree(partly)
-        replace_folder(partly, target)
-    except BaseException:
-        rmtree(partly, ignore_errors=True)
-        raise

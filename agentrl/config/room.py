@@ -1,0 +1,52 @@
+"""Whether the place of checkpoints has room for one, before hours are trained that cannot be saved.
+
+The size is computed from the headers of the model's weights; where parameters may be frozen, their
+own bytes alone are counted. A further checkpoint is written before an older one is removed, so a
+run that goes on needs the same. A dry run notes what a run would be refused for: it may be of a
+place that is emptied until then.
+"""
+
+import shutil
+from pathlib import Path
+
+from agentrl.config.freezing import freezes
+from agentrl.config.learner_memory import checkpoint_bytes
+from agentrl.config.plan import in_units
+from agentrl.config.run import RunConfig
+from agentrl.config.weights import num_parameters, read_shapes
+from agentrl.config.writable import nearest_there
+from agentrl.errors import EnvironmentSetupError
+
+__all__ = ["check_room"]
+
+
+def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
+    """Notes for the user. Raises EnvironmentSetupError where no checkpoint has room. Without
+    `--save` checkpoints lie in the run's directory, which on a cluster may be another node's."""
+    if config.eval_only or config.plays_only:
+        return []
+    flag, place = "--save", config.save
+    if place is None:
+        if config.ray_address is not None:
+            return []
+        is_continued = config.is_continued
+        flag, place = ("--resume", config.resume) if is_continued else ("--run-dir", config.run_dir)
+    needed = _least_bytes(config)
+    free = shutil.disk_usage(nearest_there(Path(place))).free
+    if free >= needed:
+        return []
+    said = (
+        f"{flag} {place}: {in_units(free)} are free there, and a checkpoint of this model takes "
+        f"about {in_units(needed)}; make room, or name another place"
+    )
+    if dry_run:
+        return [said]
+    raise EnvironmentSetupError(said)
+
+
+def _least_bytes(config: RunConfig) -> int:
+    """0 where nobody knows yet how large the model is."""
+    parameters = num_parameters(read_shapes(Path(str(config.hf_checkpoint)))) or 0
+    if freezes(config):
+        return parameters * (2 if config.megatron.get("bf16", False) else 4)
+    return checkpoint_bytes(config, parameters)
