@@ -1,6 +1,7 @@
 """`EvalEngines`: gives the engines of `--eval-mode apart` the weights that are to be evaluated.
 
 An engine that is started again has those of --hf-checkpoint, and is given the weights once more.
+One that goes away for longer, because its node is lost or it stays down, is waited for no more.
 """
 
 import logging
@@ -39,14 +40,17 @@ class EvalEngines:
         self._key = key
 
     async def load(self, weights: EvalWeights) -> None:
-        """Return when all engines have these weights. Raises EngineError."""
+        """Return when all engines that are there have these weights. Raises EngineError."""
         failed: list[EngineError] = []
 
         async def give(engine: EngineAddress) -> None:
-            try:
-                await self._give(engine, weights)
-            except EngineError as error:
-                failed.append(error)
+            async with anyio.create_task_group() as attempt:
+                attempt.start_soon(self._end_without, engine.name, attempt.cancel_scope)
+                try:
+                    await self._give(engine, weights)
+                except EngineError as error:
+                    failed.append(error)
+                attempt.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             for engine in self._engines():
@@ -55,10 +59,23 @@ class EvalEngines:
             raise failed[0]
 
     async def keep(self, weights: EvalWeights) -> None:
-        """Give the weights again to each engine that is started again, until cancelled."""
+        """Give the weights again to each engine that is started again, or was away, until
+        cancelled."""
+        kept: set[str] = set()
         async with anyio.create_task_group() as group:
-            for engine in self._engines():
-                group.start_soon(self._keep, engine.name, weights)
+            while True:
+                for name in self._names() - kept:
+                    kept.add(name)
+                    group.start_soon(self._keep, name, weights)
+                await self._state.wait(lambda _: bool(self._names() - kept))
+
+    def _names(self) -> set[str]:
+        return {engine.name for engine in self._engines()}
+
+    async def _end_without(self, name: str, attempt: anyio.CancelScope) -> None:
+        """End an attempt once the engine has gone away."""
+        await self._state.wait(lambda _: name not in self._names())
+        attempt.cancel()
 
     async def _keep(self, name: str, weights: EvalWeights) -> None:
         while True:

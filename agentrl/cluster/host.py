@@ -6,6 +6,9 @@ leader of its own session (a signal reaches all it started) and dies with the ho
 
     STARTED -> RUNNING -> EXITED(returncode)
 
+A call whose answer was lost may be made again: a start of the same process is one start, however
+often it is ordered, and an end is told until it is acknowledged (`exits.py`).
+
 A child keeps its number until `_watch` has reaped it; only until then is it signalled, because the
 number may be another's afterwards.
 """
@@ -21,10 +24,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
 
+from agentrl.cluster.exits import ExitNotice, Exits
 from agentrl.cluster.here import interface_of, place_here
 from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.node_facts import facts_here
@@ -35,11 +40,16 @@ from agentrl.disk import make_folder, narrow
 from agentrl.errors import InfrastructureError
 
 __all__ = [
+    "INCARNATION",
     "ExitNotice",
     "ProcessHost",
     "ProcessOrder",
     "environment_of",
 ]
+
+
+#: Environment variable of every process of a run: which process of its name it is.
+INCARNATION = "AGENTRL_INCARNATION"
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
@@ -74,6 +84,11 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     interface_variables: tuple[str, ...] = ()
     ready_url: str = ""
 
+    @property
+    def incarnation(self) -> str:
+        """Which process of its name it is to be; empty: another each time."""
+        return self.env.get(INCARNATION, "")
+
     def remove_scratch(self) -> None:
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
@@ -82,19 +97,6 @@ class ProcessOrder(msgspec.Struct, frozen=True):
 def environment_of(order: ProcessOrder, node: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process on a node whose own is `node`."""
     return {**order.env_defaults, **node, **order.env}
-
-
-class ExitNotice(msgspec.Struct, frozen=True):
-    """A process ended. `expected`: the host itself had been told to stop it. `out_of_memory`: by a
-    SIGKILL that nobody here sent, and since it began the kernel has killed for want of memory in
-    its cgroup."""
-
-    name: str
-    pid: int
-    returncode: int
-    expected: bool
-    kind: ProcessKind
-    out_of_memory: bool = False
 
 
 class _Child:
@@ -120,18 +122,25 @@ class ProcessHost:
     """Children of one slot. Methods may be called from any thread.
 
     `environment`: variables that this process has otherwise than its children are to have them
-    (None: not at all). `kill_s`: seconds that a process may take to end after SIGKILL.
+    (None: not at all). `kill_s`: seconds that a process may take to end after SIGKILL; `start_s`:
+    that whoever orders one waits for it to start.
     """
 
     def __init__(
-        self, environment: Mapping[str, str | None] | None = None, kill_s: float = 10.0
+        self,
+        environment: Mapping[str, str | None] | None = None,
+        kill_s: float = 10.0,
+        start_s: float = 30.0,
     ) -> None:
         self._environment = dict(environment or {})
-        self._kill_s = kill_s
+        self._kill_s, self._start_s = kill_s, start_s
         self._written: list[Path] = []
         self._made: list[Path] = []
         self._children: dict[str, _Child] = {}
-        self._exits: queue.Queue[ExitNotice] = queue.Queue()
+        self._exits = Exits()
+        #: By name and incarnation, the starts that were ordered.
+        self._starts: dict[tuple[str, str], Future[int]] = {}
+        self._starting = threading.Lock()
         self._orders: queue.Queue[Callable[[], None]] = queue.Queue()
         # The kernel ties a child to the thread that forked it, so one thread forks them all.
         threading.Thread(target=self._spawn_forever, name="spawner", daemon=True).start()
@@ -164,33 +173,39 @@ class ProcessHost:
         return facts_here(paths, places)
 
     def start(self, order: ProcessOrder) -> int:
-        """Start a process; returns its pid. The name must not be running."""
-        known = self._children.get(order.name)
-        if known is not None and not known.done.is_set():
-            raise RuntimeError(f"process {order.name} is already running as {known.process.pid}")
-        answer: queue.Queue[int | BaseException] = queue.Queue()
+        """Start a process; returns its pid. Ordered again, in the same incarnation, it is the same
+        process, whether it is about to start, runs or has ended; another must not run under its
+        name. Raises TimeoutError where it has not started yet, as when a disk hangs: order it
+        again."""
+        return self._start_of(order).result(self._start_s)
 
-        def fork() -> None:
-            try:
-                answer.put(self._fork(order))
-            except BaseException as error:
-                answer.put(error)
+    def _start_of(self, order: ProcessOrder) -> "Future[int]":
+        which = order.name, order.incarnation
+        with self._starting:
+            if order.incarnation and which in self._starts:
+                return self._starts[which]
+            known = self._children.get(order.name)
+            if known is not None and not known.done.is_set():
+                raise RuntimeError(
+                    f"process {order.name} is already running as {known.process.pid}"
+                )
+            started: Future[int] = Future()
 
-        self._orders.put(fork)
-        result = answer.get(timeout=30)
-        if isinstance(result, BaseException):
-            raise result
-        return result
+            def fork() -> None:
+                try:
+                    started.set_result(self._fork(order))
+                except BaseException as error:
+                    self._starts.pop(which, None)
+                    started.set_exception(error)
 
-    def next_exits(self, timeout_s: float) -> list[ExitNotice]:
-        """Wait up to `timeout_s` for a process to end; every notice is given once."""
-        try:
-            notices = [self._exits.get(timeout=timeout_s)]
-        except queue.Empty:
-            return []
-        while not self._exits.empty():
-            notices.append(self._exits.get_nowait())
-        return notices
+            self._starts[which] = started
+            self._orders.put(fork)
+            return started
+
+    def next_exits(self, after: int, timeout_s: float) -> list[ExitNotice]:
+        """Processes that have ended, without the first `after`, of which the caller knows. Waits
+        up to `timeout_s` for one. What is not acknowledged so is told again."""
+        return self._exits.after(after, timeout_s)
 
     def stop(self, names: list[str] | None = None, grace_s: float = 5.0) -> dict[str, int]:
         """SIGTERM, then SIGKILL after `grace_s`, to the sessions of `names` (default: all, and what
@@ -285,7 +300,7 @@ class ProcessHost:
             child.done.set()
         order, pid, expected = child.order, child.process.pid, child.expected
         starved = code == -signal.SIGKILL and not expected and child.oom_kills.have_risen()
-        self._exits.put(ExitNotice(order.name, pid, code, expected, order.kind, starved))
+        self._exits.add(ExitNotice(order.name, pid, code, expected, order.kind, starved))
 
 
 def _await(children: Iterable[_Child], timeout_s: float) -> None:

@@ -21,6 +21,7 @@ class Consequence(Enum):
     RESTART_ENGINE = auto()
     RESTART_ROUTER = auto()
     RESTART_LEARNER = auto()
+    STAY_DOWN = auto()
     LEARNER_DONE = auto()
     FAIL = auto()
 

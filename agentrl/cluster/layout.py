@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentrl import disk
-from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.host import INCARNATION, ProcessOrder
 from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.signals import in_turns
 from agentrl.config.edited import digests
@@ -28,9 +28,8 @@ from agentrl.visible import visible
 
 __all__ = ["INCARNATION", "RUN_MARK", "RunDir", "processes_of", "role_order", "with_run"]
 
-#: Environment variables of every process of a run: its run directory, and which process of its name
-#: it is.
-RUN_MARK, INCARNATION = "AGENTRL_RUN", "AGENTRL_INCARNATION"
+#: Environment variable of every process of a run: its run directory.
+RUN_MARK = "AGENTRL_RUN"
 
 _PRIVATE = "agentrl-"
 

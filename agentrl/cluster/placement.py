@@ -7,14 +7,21 @@ which slot is decided when all have said where they are.
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
+from agentrl.cluster.host_calls import (
+    CALL_S,
+    answer,
+    is_silent,
+    on_slot,
+    patiently,
+    until_done,
+)
 from agentrl.cluster.no_place import answering, free_of, no_answer, no_place
 from agentrl.cluster.node_facts import NodeFacts, facts_of
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
@@ -30,10 +37,6 @@ __all__ = ["Cluster"]
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-#: Seconds between calls to a node of which Ray does not know yet whether it is gone.
-_SILENT_S = 1.0
-#: Seconds that a host may take for what it does at once.
-_CALL_S = 60.0
 
 
 class Cluster:
@@ -55,6 +58,8 @@ class Cluster:
         #: Hosts of lost slots that Ray has been asked for, and their answers.
         self._asked: dict[str, tuple[Any, Any]] = {}
         self._files: dict[str, bytes] = {}
+        #: By slot, how many ends its host has told of; another host counts anew.
+        self._heard: dict[str, int] = {}
         self._resources = ExitStack()
         self._environment: Mapping[str, str | None] = {}
 
@@ -221,11 +226,12 @@ class Cluster:
         try:
             place: NodePlace = ray.get(asked)
             for path, data in self._files.items():
-                self._call(host.write_file.remote(path, data))
+                answer(host.write_file.remote(path, data))
         except ray.exceptions.RayError as error:  # it was lost meanwhile, or cannot start there
             _LOG.warning("no place for %s yet: %s", slot, error)
             return None
         self._hosts[slot], self._places[slot] = host, place
+        self._heard.pop(slot, None)
         self._ports.take_back(self.processes(slot))
         _LOG.info("slot %s on %s", slot, place)
         return place
@@ -284,7 +290,7 @@ class Cluster:
         EnvironmentSetupError where no port is free."""
         slot = self._slot_of[process]
         with self._there(slot):
-            find = partial(self._patiently, self._hosts[slot].free_ports)
+            find = partial(until_done, slot, self._hosts[slot].free_ports)
             return self._ports.give(process, self._places[slot], find)
 
     @calls_ray
@@ -293,33 +299,37 @@ class Cluster:
     ) -> NodeFacts:
         """What the node of a slot is like, as `facts_here`. Raises SlotLostError, and
         EnvironmentSetupError where the node cannot say."""
-        with self._there(slot), answering(_CALL_S):
-            answer = self._patiently(self._hosts[slot].facts, list(paths), list(places))
-        return facts_of(answer)
+        with self._there(slot), answering(CALL_S):
+            told = patiently(self._hosts[slot].facts, list(paths), list(places))
+        return facts_of(told)
 
     @calls_ray
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a private file on every node of the run that is there, or comes later."""
+        """Write a private file on every node of the run that is there, or comes later; on one that
+        hangs as soon as it does no more."""
         self._files[path] = data
         for slot, host in self._hosts.items():
-            with suppress(SlotLostError), self._there(slot):
-                self._patiently(host.write_file, path, data)
+            try:
+                with self._there(slot):
+                    patiently(host.write_file, path, data)
+            except SlotLostError as error:
+                _LOG.warning("%s has not been written there yet: %s", path, error)
 
     @calls_ray
     def start(self, order: ProcessOrder) -> int:
-        """Start a process on its slot; returns its pid. Raises SlotLostError."""
-        with self._there(self._slot_of[order.name]):
-            return int(self._patiently(self._host(order.name).start, order))
+        """Start a process on its slot, however long its node hangs; returns its pid. Raises
+        SlotLostError."""
+        slot = self._slot_of[order.name]
+        with self._there(slot):
+            return int(until_done(slot, self._hosts[slot].start, order))
 
     @calls_ray
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
         """Send a signal to a process, with `pid` to none but that one. Whether it was sent, as far
         as its node says. Raises SlotLostError."""
-        import ray
-
-        silent = (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError)
-        with self._there(self._slot_of[process]), suppress(*silent):
-            return bool(self._call(self._host(process).signal.remote(process, number, pid)))
+        slot = self._slot_of[process]
+        with self._there(slot), is_silent():
+            return bool(answer(self._hosts[slot].signal.remote(process, number, pid)))
         return False
 
     @calls_ray
@@ -331,7 +341,7 @@ class Cluster:
         left = []
         for slot, stop in stops.items():
             try:
-                self._call(stop, grace_s + 15)
+                answer(stop, grace_s + 15)
             except InfrastructureError as error:
                 left.append(str(getattr(error, "cause", error)))  # without Ray's own words
             except Exception:
@@ -350,48 +360,19 @@ class Cluster:
 
     @calls_ray
     def next_exits(self, slot: str, timeout_s: float) -> list[ExitNotice]:
-        """Processes of `slot` that ended; waits up to `timeout_s` for one. Raises SlotLostError
-        when the slot itself has: its node, or Ray there."""
-        import ray
+        """Processes of `slot` that ended, each told once; waits up to `timeout_s` for one. Raises
+        SlotLostError when the slot itself has: its node, or Ray there. One thread at a time asks
+        for a slot."""
+        told: list[ExitNotice] = []
+        with self._there(slot), is_silent():  # Ray asks a silent node again, and decides
+            asked = self._hosts[slot].next_exits.remote(self._heard.get(slot, 0), timeout_s)
+            told = answer(asked, timeout_s + 10)
+        if told:
+            self._heard[slot] = told[-1].number
+        return told
 
-        try:
-            with self._there(slot):
-                asked = self._hosts[slot].next_exits.remote(timeout_s)
-                return list(self._call(asked, timeout_s + 10))
-        except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
-            return []  # Ray asks that node again, and decides
-
-    @contextmanager
-    def _there(self, slot: str) -> Iterator[None]:
-        """Raises SlotLostError for a host that is gone; Ray may still ask one that is silent."""
-        import ray
-
-        try:
-            yield
-        except ray.exceptions.ActorUnavailableError:
-            raise
-        except ray.exceptions.RayActorError as error:
-            raise SlotLostError(
-                f"{slot} on {self._places[slot].address} is lost: its node, or Ray there, has ended"
-            ) from error
-
-    def _patiently(self, method: Any, *args: object) -> Any:
-        """What a method of a host returns, which may be silent for a while."""
-        import ray
-
-        while True:
-            with suppress(ray.exceptions.ActorUnavailableError):
-                return self._call(method.remote(*args))
-            time.sleep(_SILENT_S)  # Ray asks that node again, and decides
-
-    def _host(self, process: str) -> Any:
-        return self._hosts[self._slot_of[process]]
-
-    @staticmethod
-    def _call(reference: Any, timeout_s: float = _CALL_S) -> Any:
-        import ray
-
-        return ray.get(reference, timeout=timeout_s)
+    def _there(self, slot: str) -> AbstractContextManager[None]:
+        return on_slot(slot, self._places[slot].address)
 
 
 def _place_of(node: Mapping[str, Any]) -> NodePlace:

@@ -38,6 +38,7 @@ from agentrl.cluster.layout import INCARNATION, RUN_MARK
 from agentrl.cluster.moving import moved
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
+from agentrl.cluster.roster import Roster
 from agentrl.cluster.services import wait_ready
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import counts_against_lease
@@ -76,8 +77,7 @@ class Processes:
         state: RunState,
     ) -> None:
         self._cluster = cluster
-        self._spec = spec
-        self._orders = {order.name: order for order in orders}
+        self.roster = Roster(spec, orders)
         self._requests = requests
         self._state = state
         self._lives: dict[str, _Life] = {}
@@ -86,41 +86,52 @@ class Processes:
         self._late: set[str] = set()
         #: Times that weights were asked for.
         self._num_asked = 0
-        #: Processes whose node is gone.
-        self._lost: set[str] = set()
-        #: Whether an engine is elsewhere than processes were told that have run since.
+        #: Whether engines are elsewhere, or others, than processes were told that have run since.
         self._has_moved = False
+        #: Processes whose start is ordered and not answered.
+        self._starting: set[str] = set()
         self._one_at_a_time = anyio.Lock()
 
     @property
     def names(self) -> list[str]:
         """In starting order."""
-        return list(self._orders)
+        return list(self.roster.orders)
 
     @property
     def learners(self) -> list[str]:
         """The ranks of the learner."""
-        return [order.name for order in self._orders.values() if order.kind == "learner"]
+        return self.roster.of_kind("learner")
 
     async def ready(self, names: Collection[str]) -> None:
         """Wait until those that say when they are ready do. Raises EnvironmentSetupError."""
-        urls = {name: self._orders[name].ready_url for name in names}
+        urls = {name: self.roster.orders[name].ready_url for name in names}
         told = {name: url for name, url in urls.items() if url}
 
         def is_lost(name: str) -> bool:
-            return name in self._gone or self._orders[name].ready_url != told[name]
+            return name in self.roster.gone or self.roster.orders[name].ready_url != told[name]
 
-        await wait_ready(told, self._spec.config.start_timeout_s, is_lost)
+        await wait_ready(told, self.roster.spec.config.start_timeout_s, is_lost)
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
-        order, incarnation = self._orders[name], uuid.uuid4().hex
-        marks = {RUN_MARK: self._spec.run_dir, INCARNATION: incarnation}
+        order, incarnation = self.roster.orders[name], uuid.uuid4().hex
+        marks = {RUN_MARK: self.roster.spec.run_dir, INCARNATION: incarnation}
         marked = msgspec.structs.replace(order, env=order.env | marks)
-        pid = await in_thread(self._cluster.start, marked)
-        self._lives[name] = _Life(pid, incarnation, self._learner_life)
+        self._starting.add(name)
+        try:
+            pid = await in_thread(self._cluster.start, marked)
+            self._lives[name] = _Life(pid, incarnation, self._learner_life)
+        finally:
+            self._starting.discard(name)
+            self._state.notify()
         self._state.started(name)
         _LOG.info("started %s (pid %s)", name, pid)
+
+    async def known(self, notice: ExitNotice) -> None:
+        """Wait until it is known which process has just been started, if one of that name is: its
+        end may be told before its start."""
+        if not notice.expected:
+            await self._state.wait(lambda _: notice.name not in self._starting)
 
     def learner_life(self, notice: ExitNotice) -> int | None:
         """In which life of the learner (from 1) this one was started; None for one replaced."""
@@ -137,54 +148,28 @@ class Processes:
     def left_without(self, names: Collection[str]) -> list[str] | None:
         """The node of `names` is gone, and they with it. Engines and agent workers that are left;
         None where the run cannot do without one of those that are lost."""
-        self._lost |= set(names)
-        if not self.can_go_on_without(names):
-            return None
-        left = [order for name, order in self._orders.items() if name not in self._gone]
-        return [order.name for order in left if KINDS[order.kind].is_spare]
+        self.roster.lost |= set(names)
+        return self.roster.left if self.can_go_on_without(names) else None
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
-        """Whether others of each sort are left that are not lost."""
-        kinds = {name: KINDS[self._orders[name].kind] for name in names}
-        if not all(kind.is_spare for kind in kinds.values()):
-            return False
-        sorts = {self._sort(name) for name, kind in kinds.items() if kind.is_needed}
-        gone = self._gone | {part for name in names for part in self._parts(name)}
-        left = {self._sort(name) for name in self._orders if name not in gone}
-        shared = self._spec.config.colocate and sorts != {"worker"}
-        return sorts <= left and not shared
-
-    def _sort(self, name: str) -> str:
-        """The kind of a process; of an engine which: who prefills needs those that decode."""
-        engines: dict[str, str] = {engine.name: engine.kind for engine in self._spec.engines}
-        return engines.get(engine_of(name), self._orders[name].kind)
+        """Whether others of each sort are left that are not away."""
+        return self.roster.can_go_on_without(names)
 
     def can_come_back(self, names: Collection[str]) -> bool:
         """Whether these can be started on another node: no file or address is tied to their own."""
-        return all(KINDS[self._orders[name].kind].moves for name in names)
-
-    @property
-    def _together(self) -> set[str]:
-        """Processes that live and die together."""
-        kinds = ("learner", "engine") if self._spec.config.colocate else ("learner",)
-        return {name for name, order in self._orders.items() if order.kind in kinds}
-
-    @property
-    def _gone(self) -> set[str]:
-        """The lost, and the other parts of their engines."""
-        return {part for name in self._lost for part in self._parts(name)}
+        return all(KINDS[self.roster.kind(name)].moves for name in names)
 
     @property
     def spec(self) -> RunSpec:
         """What a process that is started from now on is told."""
-        return self._spec.without_engines(self._gone)
+        return self.roster.told
 
     async def tell_lost(self, names: Collection[str], spec_file: str) -> None:
-        """Tell the router and the buffer of engines and workers that are lost, and processes that
-        start from now on; end those that do not live without them."""
+        """Tell the router, the buffer and workers of engines and workers that are lost or stay
+        down, and processes that start from now on; end those that do not live without them."""
         async with self._one_at_a_time:
-            for name in names:
-                kind = self._orders[name].kind
+            kinds = {name: self.roster.kind(name) for name in names}
+            for name, kind in kinds.items():
                 if kind == "engine":
                     await self.unroute(engine_of(name))
                     await self._end_parts(name)
@@ -192,9 +177,22 @@ class Processes:
                     await self._requests.tell(PeerLost(name, life.incarnation))
                 if kind != "learner":  # who asks for weights asks which life of the learner it is
                     self._lives.pop(name, None)
-            if self._together.intersection(names):
+            if self.roster.together.intersection(names):
                 await self._end_together()
             await self._write_spec(spec_file)
+            if "eval-engine" in kinds.values() and self.spec.eval_engines:
+                self._has_moved = True  # workers play on those that are left
+                await self._requests.tell(self._next_question())
+
+    async def try_again(self, name: str, spec_file: str) -> None:
+        """Start a process that stays down. Raises SlotLostError."""
+        async with self._one_at_a_time:
+            if name not in self.roster.down:
+                return
+            self.roster.down.discard(name)
+            self._has_moved |= KINDS[self.roster.kind(name)].serves
+            await self._write_spec(spec_file)
+            await self._start_whole(name)
 
     async def _write_spec(self, path: str) -> None:
         spec = msgspec.json.encode(self.spec)
@@ -205,18 +203,20 @@ class Processes:
         together once all of them have one, from the newest checkpoint. Returns their names, those
         of engines with their address. Raises SlotLostError."""
         async with self._one_at_a_time:
-            self._spec, self._orders = await in_thread(
-                moved, self._spec, self._orders, names, self._cluster
+            roster = self.roster
+            roster.spec, roster.orders = await in_thread(
+                moved, roster.spec, roster.orders, names, self._cluster
             )
-            self._lost -= set(names)
+            roster.lost -= set(names)
+            roster.down -= set(names)
             await self._write_spec(spec_file)
-            urls = {engine.name: engine.url for engine in self._spec.all_engines}
+            urls = {engine.name: engine.url for engine in roster.spec.all_engines}
             self._has_moved |= not urls.keys().isdisjoint(names)
             for name in names:
-                if name not in self._together:
+                if name not in self.roster.together:
                     await self._start_whole(name)
-            if self._together.intersection(names):
-                if self._spec.config.colocate:
+            if self.roster.together.intersection(names):
+                if self.roster.spec.config.colocate:
                     # Workers hear of it; the first push of the new learner is an answer.
                     await self._requests.tell(self._next_question())
                     await self._restart_engines()
@@ -227,8 +227,8 @@ class Processes:
         """Have the engines of `names` get weights as soon as they are ready. The learner sees to
         those that it shares devices with."""
         for name in names:
-            kind = self._orders[name].kind
-            if kind == "engine" and not self._spec.config.colocate:
+            kind = self.roster.kind(name)
+            if kind == "engine" and not self.roster.spec.config.colocate:
                 await self._serve(engine_of(name))
             elif kind == "eval-engine":  # workers hear where it is
                 await self._requests.tell(self._next_question())
@@ -259,7 +259,7 @@ class Processes:
             life = self._lives.get(notice.name)
             if life is None or life.pid != notice.pid:
                 return
-            shares_devices = self._spec.config.colocate
+            shares_devices = self.roster.spec.config.colocate
             match consequence:
                 case Consequence.RESTART_LEARNER:
                     await self.tell_ended(notice)
@@ -296,7 +296,7 @@ class Processes:
 
     async def ask_for_weights(self, name: str) -> None:
         """Have the learner give its weights to the engines: `name` may lack them."""
-        if name in self._gone:
+        if name in self.roster.gone:
             return
         self._late.add(name)
         if self._state.learner_done:
@@ -328,12 +328,12 @@ class Processes:
 
     async def _end_together(self) -> None:
         """The devices of the lost may be given to others."""
-        await in_thread(self._cluster.stop, sorted(self._together), 0.0)
-        for engine in self.spec.engines if self._spec.config.colocate else []:
+        await in_thread(self._cluster.stop, sorted(self.roster.together), 0.0)
+        for engine in self.spec.engines if self.roster.spec.config.colocate else []:
             await self.unroute(engine.name)
 
     async def _restart_learner(self) -> None:
-        if self._together & self._lost:
+        if self.roster.together & self.roster.lost:
             return
         await in_thread(self._cluster.stop, self.learners, 0.0)
         self._learner_life += 1
@@ -350,30 +350,28 @@ class Processes:
 
     async def _start_whole(self, name: str) -> None:
         """Start a process, with the other parts of its engine; not while one of these is lost."""
-        if name in self._gone:
+        if name in self.roster.gone:
             return
         await self._end_parts(name)
-        for part in self._parts(name):
+        for part in self.roster.parts(name):
             await self.start(part)
 
     async def _end_parts(self, name: str) -> None:
         """End the other parts of an engine."""
-        others = [part for part in self._parts(name) if part != name and part not in self._lost]
+        others = [
+            part
+            for part in self.roster.parts(name)
+            if part != name and part not in self.roster.lost
+        ]
         if running := [part for part in others if self._lives.pop(part, None)]:
             await in_thread(self._cluster.stop, running, 0.0)
-
-    def _parts(self, name: str) -> list[str]:
-        """All parts of the engine that `name` is a part of; another process has no others."""
-        if self._orders[name].kind != "engine":
-            return [name]
-        return [each for each in self._orders if engine_of(each) == engine_of(name)]
 
     async def _restart_engines(self) -> None:
         """All of them, without the learner, whose devices they share. It waits for them when it is
         started."""
-        if self._together & self._lost:
+        if self.roster.together & self.roster.lost:
             return
-        engines = [order.name for order in self._orders.values() if order.kind == "engine"]
+        engines = self.roster.of_kind("engine")
         await in_thread(self._cluster.stop, [*self.learners, *engines], 0.0)
         for name in engines:
             if name == engine_of(name):
@@ -382,7 +380,7 @@ class Processes:
 
     async def unroute(self, name: str) -> None:
         """Take an engine out of the router: requests must not go where nobody is."""
-        (engine,) = [engine for engine in self._spec.engines if engine.name == name]
+        (engine,) = [engine for engine in self.roster.spec.engines if engine.name == name]
         try:
             async with self._router() as router:
                 await router.remove(engine, deadline_s=10.0)
@@ -390,9 +388,9 @@ class Processes:
             _LOG.warning("%s could not be unrouted: %s", name, error)
 
     def _router(self) -> RouterControl:
-        assert self._spec.router_url is not None
-        key = read_key(self._spec.engine_key_file)
-        return RouterControl(self._spec.router_url, timeout_s=5.0, key=key)
+        assert self.roster.spec.router_url is not None
+        key = read_key(self.roster.spec.engine_key_file)
+        return RouterControl(self.roster.spec.router_url, timeout_s=5.0, key=key)
 
 
 async def in_thread(function: Any, *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:

@@ -6,6 +6,8 @@
     router dies                 started again; engines are routed anew
     buffer, worker or service   started again
     worker falls silent         killed (its event loop is blocked), then started again
+    dies too often              the run ends; but an engine or worker that has others beside it
+                                stays down until another iteration was made
     exit 2, 3, 4, 64 or 65      of a learner rank, worker or buffer: nothing that a restart could
                                 mend, the run ends with that error; others mean other things by it
 
@@ -99,9 +101,12 @@ class Supervision:
         self._restarts: dict[str, int] = {}
         self._newest = 0
 
-    def ended(self, notice: ExitNotice, life: int | None = None) -> Consequence:
+    def ended(
+        self, notice: ExitNotice, life: int | None = None, *, can_stay_down: bool = False
+    ) -> Consequence:
         """A process ended. `life`: of a learner rank, which life of the learner it belonged to,
-        counted from 1; None when the learner has begun another since."""
+        counted from 1; None when the learner has begun another since. `can_stay_down`: others do
+        what this one does."""
         if notice.expected:
             return Consequence.NOTHING
         if exit_error(notice) is not InfrastructureError:
@@ -109,7 +114,8 @@ class Supervision:
                 self._fallen = max(self._fallen, life or 0)
             return Consequence.FAIL
         if notice.kind != "learner":
-            return self._charge(notice.name, KINDS[notice.kind].restart)
+            spent = Consequence.STAY_DOWN if can_stay_down else Consequence.FAIL
+            return self._charge(notice.name, KINDS[notice.kind].restart, spent)
         if life is None or life <= self._fallen:
             return Consequence.NOTHING
         if notice.returncode == 0:
@@ -118,18 +124,20 @@ class Supervision:
             is_last = len(done) == self._num_learners
             return Consequence.LEARNER_DONE if is_last else Consequence.NOTHING
         self._fallen = life
-        return self._charge(notice.kind, KINDS[notice.kind].restart)
+        return self._charge(notice.kind, KINDS[notice.kind].restart, Consequence.FAIL)
 
-    def stepped(self, number: int) -> None:
-        """Iteration `number` was made. If none so late was made before, restart budgets begin
-        again."""
-        if number > self._newest:
-            self._newest = number
-            self._restarts.clear()
+    def stepped(self, number: int) -> bool:
+        """Iteration `number` was made. Whether none so late was made before: then restart budgets
+        begin again, and what stays down is to be tried again."""
+        if number <= self._newest:
+            return False
+        self._newest = number
+        self._restarts.clear()
+        return True
 
-    def _charge(self, account: str, restart: Consequence) -> Consequence:
-        """`restart`, as long as the budget lasts."""
+    def _charge(self, account: str, restart: Consequence, spent: Consequence) -> Consequence:
+        """`restart`, as long as the budget lasts; then `spent`."""
         if self._restarts.get(account, 0) >= MAX_RESTARTS:
-            return Consequence.FAIL
+            return spent
         self._restarts[account] = self._restarts.get(account, 0) + 1
         return restart

@@ -1,11 +1,15 @@
 """`Watch`: what the driver does when a process of the run ends, or falls silent.
 
     next_exits of each slot -> Supervision says what it means -> noted | started again | an error
+                                                                       | stays down for a while
 
 A run that must end does so with the process's name, exit code and last log lines. A lost node takes
 its processes along: the run goes on without the engines and agent workers there, as long as others
 are left, and waits for a place for ranks of the learner; it ends without anything else. What was
 lost is started again once Ray has a place for it (`rescheduling.py`).
+
+An engine or a worker that ends too often, while others do the same, stays down: it is tried again
+whenever another iteration was made. That is said once, until it has been up for an iteration.
 """
 
 import logging
@@ -22,7 +26,7 @@ import anyio.abc
 from agentrl.buffer.leases import LEASE_DEATHS
 from agentrl.cluster.events import RunState
 from agentrl.cluster.host import ExitNotice
-from agentrl.cluster.kinds import Consequence
+from agentrl.cluster.kinds import KINDS, Consequence
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
@@ -68,19 +72,29 @@ class Watch:
         self._rescheduler = Rescheduler(cluster, processes, recorder, str(run.spec))
         #: Processes that were killed because they did not answer, until their end is noticed.
         self._silent: dict[str, Standstill] = {}
+        #: Processes of which it was said that they stay down.
+        self._said_down: set[str] = set()
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self) -> None:
         """Watch until cancelled. Raises the AgentRLError that an exit means."""
         slots = self._cluster.slots()
         # A thread waits for each slot; what starts and kills processes must not queue behind them.
         waits = anyio.CapacityLimiter(len(slots))
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as self._tasks:
+            tasks = self._tasks
             for slot in slots:
                 tasks.start_soon(self._watch, slot, waits, tasks)
 
     def stepped(self, number: int) -> None:
         """Iteration `number` was made."""
-        self._supervision.stepped(number)
+        if not self._supervision.stepped(number) or self._tasks is None:
+            return
+        down = sorted(self._processes.roster.down)
+        self._said_down.intersection_update(down)
+        for name in down:
+            _LOG.info("%s is tried again: iteration %s was made", name, number)
+            self._tasks.start_soon(self._try_again, name)
 
     async def heard_of(self, peer: Mapping[str, Any]) -> None:
         """The buffer says how one of its peers is (an event `peer`): kill it if it stands still."""
@@ -112,6 +126,7 @@ class Watch:
                 tasks.start_soon(self._processes.serve_again, names)
                 continue
             for notice in notices:
+                await self._processes.known(notice)
                 self._ended(notice, tasks)
 
     async def _go_on_without(self, names: Sequence[str], loss: SlotLostError) -> None:
@@ -132,7 +147,11 @@ class Watch:
     def _ended(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         _LOG.info("%s (pid %s) ended with %s", notice.name, notice.pid, notice.returncode)
         stood = self._silent.pop(notice.name, None)
-        consequence = self._supervision.ended(notice, self._processes.learner_life(notice))
+        consequence = self._supervision.ended(
+            notice,
+            self._processes.learner_life(notice),
+            can_stay_down=self._processes.roster.can_stay_down(notice.name),
+        )
         if consequence is Consequence.LEARNER_DONE:
             self._state.learner_done = True
             self._state.notify()
@@ -141,12 +160,42 @@ class Watch:
             tasks.start_soon(self._fail_learner, notice)
         elif consequence is Consequence.FAIL:
             raise self._error(notice, stood)
+        elif consequence is Consequence.STAY_DOWN:
+            self._stay_down(notice, tasks)
         elif consequence is not Consequence.NOTHING:
-            self._recorder.note(
-                f"{notice.name} {_ended(notice)}: it is started again; see "
-                f"{self._run.log(notice.name)}"
+            log = self._run.log(notice.name)
+            self._say(
+                notice.name, f"{notice.name} {_ended(notice)}: it is started again; see {log}"
             )
             tasks.start_soon(self._restart, notice, consequence)
+
+    def _say(self, name: str, words: str) -> None:
+        """On the console, unless it was said there that this process stays down."""
+        _LOG.warning("%s", words)
+        if name not in self._said_down:
+            self._recorder.note(words)
+
+    def _stay_down(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
+        """Go on without it: what it was working on is for the others, of which it has some."""
+        name, roster = notice.name, self._processes.roster
+        if self._processes.learner_life(notice) is None:
+            return  # another part of its engine ended before, or its node did
+        others = ", ".join(roster.others(name))
+        roster.down.add(name)
+        self._state.notify()
+        self._say(
+            name,
+            f"{name} {_ended(notice)}, {MAX_RESTARTS + 1} times without a new iteration: it stays "
+            f"down, and the run goes on with {others}. It is tried again after each new iteration; "
+            f"read {self._run.log(name)} for the cause, such as a device or a node to be replaced",
+        )
+        self._said_down.add(name)
+        tasks.start_soon(self._processes.tell_lost, [name], str(self._run.spec))
+
+    async def _try_again(self, name: str) -> None:
+        with suppress(SlotLostError):  # who watches the slot decides
+            await self._processes.try_again(name, str(self._run.spec))
+            await self._processes.serve_again([name])
 
     async def _restart(self, notice: ExitNotice, consequence: Consequence) -> None:
         with suppress(SlotLostError):  # who watches the slot decides
@@ -171,6 +220,8 @@ class Watch:
         told = f"{notice.name} ended {MAX_RESTARTS + 1} times without a new iteration"
         told += f": {where}" if where else ""
         told += f": it did not answer; {stood.words()}" if stood else ""
+        if KINDS[notice.kind].is_spare:
+            told += self._processes.roster.lack(notice.name)
         return RestartsSpentError(f"{ended}: {told}; {log}", told=told)
 
     def _logged(self, name: str, stood: Standstill | None) -> str:

@@ -1,7 +1,7 @@
 """`SpreadClient`: turns on engines that no router knows, as those of `--eval-mode apart`.
 
 The turns of one routing key go to one engine. An engine that is away, or that has no published
-weights yet, is waited for.
+weights yet, is waited for; for one that is said to be gone another stands in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,6 +53,8 @@ class SpreadClient(TurnClient):
         )
 
     def moved(self, engines: Sequence[EngineAddress]) -> None:
-        """Speak to each of these where it is now."""
-        for engine in engines:
-            self._named[engine.name].at(engine)
+        """Speak to each of these where it is now. They are all that are left: turns of another,
+        also those that wait for it, go to one of these until it is told of again."""
+        places = {engine.name: engine for engine in engines}
+        for number, (name, client) in enumerate(self._named.items()):
+            client.at(places.get(name, engines[number % len(engines)]))

@@ -44,6 +44,10 @@ _SUMMARY = re.compile(rf"{_ARM.pattern}: (?P<what>.+)")
 _POINT = re.compile(rf"{_ARM.pattern}, seed (?P<seed>\d+): after (?P<step>\d+)")
 
 
+#: Intervals of differences that are wider say little.
+_WIDE = 0.2
+
+
 class Bounded(msgspec.Struct, frozen=True):
     """A mean, and the bounds at 95 % that it has of two seeds or more."""
 
@@ -116,7 +120,7 @@ Scores are greedy exact match on held-out questions. *mean*: of all scores after
 end alone misleads. In brackets: the 95 % interval of the mean over seeds (Student's t). A
 difference from `{BASE}` is taken seed by seed, over the seeds that both arms have; where one has
 more seeds, it is not the difference of the two means in the table. An arm is *within noise* when
-the interval of its difference holds 0.
+the interval of its difference holds 0 and is at most {_WIDE} wide.
 
 {parts}
 """
@@ -214,7 +218,11 @@ def _outcome(gap: Bounded) -> str:
         return "has one seed"
     if gap.low > 0:
         return "is not enough"
-    return "is within noise" if gap.high >= 0 else "is above it"
+    if gap.high < 0:
+        return "is above it"
+    if gap.high - gap.low > _WIDE:
+        return f"is not told apart by these seeds, and may cost {gap.high:.2f}"
+    return "is within noise"
 
 
 def picture(result: Mapping[str, Any], lag: int) -> str:

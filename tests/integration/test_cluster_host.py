@@ -1,4 +1,5 @@
-"""ProcessHost with real processes: exits are told once, stops are bounded, nothing outlives it."""
+"""ProcessHost with real processes: exits are told until they are heard, stops are bounded, and
+nothing outlives it."""
 
 import os
 import signal
@@ -36,13 +37,17 @@ def wait_dead(pids: list[int], seconds: float = 300.0) -> None:
         time.sleep(0.02)
 
 
-def test_an_exit_is_told_once_with_its_code_and_output_is_logged(tmp_path: Path) -> None:
+def test_an_exit_is_told_until_it_is_heard_with_its_code_and_output_is_logged(
+    tmp_path: Path,
+) -> None:
     host = ProcessHost()
     host.start(order("a", "echo hello; exit 3", tmp_path))
-    (notice,) = host.next_exits(300.0)
+    (notice,) = host.next_exits(0, 300.0)
     assert (notice.name, notice.returncode, notice.expected) == ("a", 3, False)
     assert (tmp_path / "a.log").read_text() == "hello\n"
-    assert host.next_exits(0.01) == []
+    assert host.next_exits(0, 0.01) == [notice], "whether it was heard nobody knows yet"
+    assert host.next_exits(notice.number, 0.01) == []
+    assert host.next_exits(0, 0.01) == [], "what was heard is kept no more"
 
 
 def test_stop_ends_a_process_that_ignores_sigterm_and_what_it_started(tmp_path: Path) -> None:
@@ -54,7 +59,7 @@ def test_stop_ends_a_process_that_ignores_sigterm_and_what_it_started(tmp_path: 
         time.sleep(0.01)
     assert host.stop(grace_s=0.2) == {"stubborn": -signal.SIGKILL}
     wait_dead([pid, int(pid_file.read_text())])
-    (notice,) = host.next_exits(300.0)
+    (notice,) = host.next_exits(0, 300.0)
     assert notice.expected
 
 
@@ -69,9 +74,9 @@ def test_a_kill_that_nobody_here_ordered_is_told_with_whether_memory_was_wanting
     host.start(order("stopped", "trap '' TERM; sleep 1000", tmp_path))
     notices: dict[str, bool] = {}
     while len(notices) < 2:
-        notices |= {each.name: each.out_of_memory for each in host.next_exits(300.0)}
+        notices |= {each.name: each.out_of_memory for each in host.next_exits(0, 300.0)}
     host.stop(grace_s=0.0)
-    notices |= {each.name: each.out_of_memory for each in host.next_exits(300.0)}
+    notices |= {each.name: each.out_of_memory for each in host.next_exits(2, 300.0)}
     assert notices == {"killed": risen, "ended": False, "stopped": False}
 
 
@@ -92,7 +97,7 @@ def test_an_expendable_process_is_killed_when_those_beside_it_have_ended(tmp_pat
     wait_dead([pid])
     assert "there" in (tmp_path / "worker.log").read_text().splitlines()
     assert "crashed" not in (tmp_path / "engine.log").read_text()
-    assert all(notice.expected for notice in host.next_exits(300.0))
+    assert all(notice.expected for notice in host.next_exits(0, 300.0))
 
 
 def test_nothing_is_waited_for_where_only_expendable_processes_are_stopped(tmp_path: Path) -> None:
@@ -113,7 +118,7 @@ def test_a_name_cannot_run_twice_but_can_run_again(tmp_path: Path) -> None:
         host.start(order("a", "sleep 1000", tmp_path))
     host.stop(grace_s=1.0)
     host.start(order("a", "exit 0", tmp_path))
-    codes = [n.returncode for n in (*host.next_exits(300.0), *host.next_exits(300.0))]
+    codes = [n.returncode for n in (*host.next_exits(0, 300.0), *host.next_exits(1, 300.0))]
     assert codes[-1] == 0
 
 
@@ -154,7 +159,7 @@ def test_a_process_that_ended_long_ago_is_not_signalled_again(tmp_path: Path) ->
     """Its number may be another's by now."""
     host = ProcessHost()
     host.start(order("a", "exit 0", tmp_path))
-    host.next_exits(300.0)
+    host.next_exits(0, 300.0)
     stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
         host._children["a"].process.pid = stranger.pid
@@ -169,7 +174,7 @@ def test_a_process_that_ended_long_ago_is_not_signalled_again(tmp_path: Path) ->
 def test_a_signal_for_a_process_reaches_that_one_and_not_its_successor(tmp_path: Path) -> None:
     host = ProcessHost()
     first = host.start(order("a", "exit 0", tmp_path))
-    host.next_exits(300.0)
+    host.next_exits(0, 300.0)
     second = host.start(order("a", "exec sleep 1000", tmp_path))
     assert host.signal("a", signal.SIGKILL, first) is False
     assert is_alive(second)
@@ -195,7 +200,7 @@ def test_a_process_that_does_not_end_is_named_and_the_others_have_ended(tmp_path
     host = ProcessHost(kill_s=0.1)
     mortal = host.start(order("a", "exec sleep 1000", tmp_path))
     host.start(order("b", "exit 0", tmp_path))
-    host.next_exits(300.0)
+    host.next_exits(0, 300.0)
     immortal = Immortal()
     host._children["b"] = _Child(order("b", "", tmp_path), cast(Any, immortal))
     with pytest.raises(InfrastructureError, match=rf"b \(pid {immortal.pid}\) .*SIGKILL"):
@@ -228,7 +233,7 @@ def test_a_scratch_folder_is_a_process_s_own_and_ends_with_it(tmp_path: Path) ->
     look = f'(ls -A "$TMPDIR"; stat -c %a "$TMPDIR") > {kept}'
     argv = ("sh", "-c", f'{look}; touch "$TMPDIR/left"; kill -9 $$')
     host.start(ProcessOrder("a", argv, "service", scratch=str(scratch)))
-    (notice,) = host.next_exits(300.0)
+    (notice,) = host.next_exits(0, 300.0)
     assert notice.returncode == -signal.SIGKILL
     assert kept.read_text() == "700\n"
     assert not scratch.exists()
@@ -241,5 +246,5 @@ def test_children_have_the_variables_that_the_host_itself_has_otherwise(
     monkeypatch.setenv("OF_BOTH", "its")
     host = ProcessHost({"OF_RAY": None, "OF_BOTH": "theirs"})
     host.start(order("a", 'echo "[$OF_RAY] [$OF_BOTH]"', tmp_path))
-    host.next_exits(300.0)
+    host.next_exits(0, 300.0)
     assert (tmp_path / "a.log").read_text() == "[] [theirs]\n"

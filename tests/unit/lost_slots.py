@@ -162,19 +162,32 @@ class World:
         state = RunState()
         requests = Requests(cast(BufferPeer, self.peer), state)
         self.processes = Processes(cast(Cluster, self.cluster), spec, orders, requests, state)
-        self.cluster.known = lambda: self.processes._lost
+        self.cluster.known = lambda: self.processes.roster.lost
         self.processes.unroute = self._unroute  # type: ignore[method-assign]
         notes = SimpleNamespace(note=self.said.append)
-        run = SimpleNamespace(spec="spec", log=lambda name: f"{name}.log")
+        run = SimpleNamespace(
+            spec="spec", log=lambda name: f"{name}.log", log_tail=lambda name: "    its last line"
+        )
         parts: Any = (run, self.cluster, self.processes, requests, state, notes)
         self._watch = Watch(
             *cast(tuple[RunDir, Cluster, Processes, Requests, RunState, Recorder], parts)
         )
         self._names = names
 
+    def stepped(self, number: int) -> None:
+        """Iteration `number` was made."""
+        self._watch.stepped(number)
+
+    def end(self, *names: str) -> None:
+        """These end by themselves, where they run."""
+        for name in names:
+            if (pid := self.cluster.running.pop(name, None)) is not None:
+                kind = cast(Any, kind_of(name))
+                self.cluster.ends.append(ExitNotice(name, pid, 1, False, kind))
+
     def never_ready(self, name: str) -> None:
         """A port at which nobody answers is where `name` is to say that it is ready."""
-        orders = self.processes._orders
+        orders = self.processes.roster.orders
         orders[name] = msgspec.structs.replace(orders[name], ready_url="http://127.0.0.1:9/health")
 
     async def _unroute(self, name: str) -> None:
@@ -220,9 +233,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rescheduling, "lacks_of", lacks_of)
 
 
-def ended(world: World) -> str:
+def ended(world: World, until: Callable[[World], bool] = lambda w: False) -> str:
     with pytest.raises(ExceptionGroup) as group:
-        world.run(lambda w: False)
+        world.run(until)
     error: BaseException = group.value
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

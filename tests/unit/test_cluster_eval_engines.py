@@ -25,7 +25,7 @@ class Engine:
     """Speaks SGLang's control plane: which weights it has, and what it was asked for."""
 
     def __init__(self) -> None:
-        self.label, self.refuses = "default", False
+        self.label, self.refuses, self.url = "default", False, ""
         self.asked: list[tuple[str, Any]] = []
         self.loaded = anyio.Event()
 
@@ -55,7 +55,8 @@ async def running() -> AsyncIterator[tuple[Engine, EvalEngines, RunState]]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    here = [EngineAddress(NAME, f"http://127.0.0.1:{runner.addresses[0][1]}", "evaluation")]
+    engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    here = [EngineAddress(NAME, engine.url, "evaluation")]
     engines = EvalEngines(lambda: here, state, timeout_s=30, start_timeout_s=30, key=None)
     try:
         yield engine, engines, state
@@ -85,6 +86,39 @@ async def test_an_engine_that_is_started_again_gets_them_again() -> None:
             with anyio.fail_after(30):
                 await engine.loaded.wait()
             assert engine.label == "7"
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_engine_that_goes_away_is_waited_for_no_more_and_gets_them_when_it_is_back() -> (
+    None
+):
+    async with running() as (engine, _, state), anyio.create_task_group() as tasks:
+        url = engine.url
+        here = {
+            NAME: EngineAddress(NAME, url, "evaluation"),
+            "eval-engine-1": EngineAddress("eval-engine-1", "http://127.0.0.1:9", "evaluation"),
+        }
+        engines = EvalEngines(
+            lambda: list(here.values()), state, timeout_s=30, start_timeout_s=600, key=None
+        )
+
+        async def leave() -> None:
+            await engine.loaded.wait()
+            del here["eval-engine-1"]
+            state.notify()
+
+        tasks.start_soon(leave)
+        with anyio.fail_after(30):
+            await engines.load(WEIGHTS)
+        assert engine.label == "7"
+        here.clear()
+        engine.label, engine.loaded = "default", anyio.Event()
+        tasks.start_soon(engines.keep, WEIGHTS)
+        await anyio.wait_all_tasks_blocked()
+        here[NAME] = EngineAddress(NAME, url, "evaluation")
+        state.started(NAME)
+        with anyio.fail_after(30):
+            await engine.loaded.wait()
         tasks.cancel_scope.cancel()
 
 

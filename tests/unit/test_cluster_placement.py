@@ -269,7 +269,7 @@ class SilentRay:
 def silent(ray: SilentRay, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster with one process, whose node is `ray`'s."""
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("agentrl.cluster.placement._SILENT_S", 0.0)
+    monkeypatch.setattr("agentrl.cluster.host_calls.SILENT_S", 0.0)
     call = SimpleNamespace(remote=lambda *_: "asked")
     cluster = Cluster("10.0.0.1:6379", Path("/r"))
     cluster._hosts["engine-0"] = SimpleNamespace(signal=call, start=call)

@@ -57,7 +57,7 @@ def test_a_run_directory_is_the_user_s_alone(tmp_path: Path) -> None:
         host.start(
             ProcessOrder("worker-0", (sys.executable, "-c", ""), "worker", log=run.log("worker-0"))
         )
-        assert host.next_exits(60.0)
+        assert host.next_exits(0, 60.0)
         (run.ray / "session_2" / "logs").mkdir(parents=True)
         (run.ray / "session_2" / "logs" / "raylet.out").touch(0o644)
         run.keep_ray_logs()

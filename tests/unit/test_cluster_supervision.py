@@ -44,6 +44,23 @@ def test_a_killed_worker_is_started_again_until_its_budget_is_spent() -> None:
     assert watch.ended(exit_of("worker-1", -9)) is Consequence.RESTART
 
 
+def test_one_that_has_others_beside_it_stays_down_when_its_budget_is_spent() -> None:
+    watch = Supervision(1)
+    for _ in range(MAX_RESTARTS):
+        notice = exit_of("engine-0", 1)
+        assert watch.ended(notice, can_stay_down=True) is Consequence.RESTART_ENGINE
+    assert watch.ended(exit_of("engine-0", 1), can_stay_down=True) is Consequence.STAY_DOWN
+    assert watch.ended(exit_of("engine-0", 1)) is Consequence.FAIL
+    assert [watch.stepped(number) for number in (1, 1)] == [True, False]
+    assert watch.ended(exit_of("engine-0", 1)) is Consequence.RESTART_ENGINE
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 64, 65])
+def test_what_a_restart_cannot_mend_ends_the_run_whoever_is_beside_it(code: int) -> None:
+    notice = exit_of("worker-0", code)
+    assert Supervision(1).ended(notice, can_stay_down=True) is Consequence.FAIL
+
+
 def test_an_iteration_renews_the_budget() -> None:
     watch = Supervision(1)
     for _ in range(MAX_RESTARTS):

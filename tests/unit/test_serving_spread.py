@@ -43,6 +43,31 @@ async def test_an_engine_that_has_moved_is_asked_where_it_is_now() -> None:
     assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
+async def test_another_stands_in_for_an_engine_that_is_gone_until_it_is_told_of_again() -> None:
+    """Also for a turn that waits for it."""
+    async with serving(of_one_version) as (one, first), serving(of_one_version) as (two, second):
+        there, other = (each._generate_url.removesuffix("/generate") for each in (one, two))
+        client = SpreadClient({"eval-engine-0": one, "eval-engine-1": two})
+        addresses = [
+            EngineAddress("eval-engine-0", there, "evaluation"),
+            EngineAddress("eval-engine-1", other, "evaluation"),
+        ]
+        one.at(EngineAddress("eval-engine-0", "http://127.0.0.1:9", "evaluation"))
+        keys = [f"episode-{number}" for number in range(12)]
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as turns:
+                for key in keys:
+                    turns.start_soon(turn, client, key)
+                while len(second.requests) < 4:  # noqa: ASYNC110 - the others wait in vain
+                    await anyio.sleep(0.01)
+                client.moved(addresses[1:])
+        assert {*second.keys} == {*keys}
+        client.moved([*addresses, EngineAddress("eval-engine-2", there, "evaluation")])
+        for key in keys:
+            await turn(client, key)
+    assert first.requests
+
+
 async def test_an_engine_without_published_weights_is_waited_for_where_it_is_to_get_some() -> None:
     labels = iter(["default", "default"])
 

@@ -1,0 +1,83 @@
+"""Calls of hosts through Ray, and what it means when no answer comes.
+
+    ActorUnavailableError   Ray does not know yet whether the host is gone: it is asked again
+    GetTimeoutError         the host hangs, as for a disk: what was asked may still be done later
+    RayActorError           the host is gone, and its processes with it: the slot is lost
+
+Only what may be done twice is asked again after a timeout.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from agentrl.errors import SlotLostError
+
+__all__ = ["CALL_S", "answer", "is_silent", "on_slot", "patiently", "until_done"]
+
+_LOG = logging.getLogger(__name__)
+#: Seconds between calls to a node of which Ray does not know yet whether it is gone.
+SILENT_S = 1.0
+#: Seconds that a host may take for what it does at once.
+CALL_S = 60.0
+
+
+def answer(reference: Any, timeout_s: float = CALL_S) -> Any:
+    """What a host answers. Raises what Ray does."""
+    import ray
+
+    return ray.get(reference, timeout=timeout_s)
+
+
+def is_silent() -> suppress:
+    """Nothing comes of a call to a host that gives no answer."""
+    import ray
+
+    return suppress(ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError)
+
+
+@contextmanager
+def on_slot(slot: str, address: str) -> Iterator[None]:
+    """Raises SlotLostError for a host that is gone, or hangs; one that is silent Ray still asks."""
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.ActorUnavailableError:
+        raise
+    except ray.exceptions.GetTimeoutError as error:
+        raise SlotLostError(
+            f"{slot} on {address} does not answer within {CALL_S:g} s: look for a disk or a mount "
+            "there that hangs"
+        ) from error
+    except ray.exceptions.RayActorError as error:
+        raise SlotLostError(
+            f"{slot} on {address} is lost: its node, or Ray there, has ended"
+        ) from error
+
+
+def patiently(method: Any, *args: object) -> Any:
+    """What a method of a host returns, which Ray may not be able to ask for a while."""
+    import ray
+
+    while True:
+        with suppress(ray.exceptions.ActorUnavailableError):
+            return answer(method.remote(*args))
+        time.sleep(SILENT_S)  # Ray asks that node again, and decides
+
+
+def until_done(slot: str, method: Any, *args: object) -> Any:
+    """The same of a method that may be asked again and again, however long its host hangs."""
+    import ray
+
+    while True:
+        with suppress(ray.exceptions.GetTimeoutError, TimeoutError):
+            return patiently(method, *args)
+        _LOG.warning(
+            "the node of %s hangs, and is asked again: look for a disk or a mount there that does "
+            "not answer",
+            slot,
+        )
+        time.sleep(SILENT_S)
