@@ -67,7 +67,7 @@ def test_positions_are_those_of_the_sequences_at_hand() -> None:
         assert begins == ends[:-1]
 
 
-class Counted(TorchDispatchMode):
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the cosines that are made."""
 
     num = 0
@@ -82,7 +82,7 @@ class Counted(TorchDispatchMode):
 def test_queries_and_keys_of_all_layers_share_their_cosines() -> None:
     ends, freqs = torch.tensor([0, 3, 8]), torch.randn(16, 1, 1, 4)
     both = (torch.randn(8, 2, 4), torch.randn(8, 1, 4))
-    with Counted() as counted:
+    with Counted() as counted:  # type: ignore[no-untyped-call]
         layers = [
             [rotate_packed(t, ends, freqs, cp_group=Group(1, 0)) for t in both] for _ in range(4)
         ]
