@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["KINDS", "Consequence", "Kind", "ProcessKind", "Shared"]
+__all__ = ["KINDS", "Consequence", "ProcessFacts", "ProcessKind", "Shared"]
 
 #: What a process is to the run; a service is the user's own.
 ProcessKind = Literal["buffer", "learner", "worker", "engine", "eval-engine", "router", "service"]
@@ -26,7 +26,7 @@ class Consequence(Enum):
     FAIL = auto()
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for all processes of a kind.
 
     `is_own`: it is a program of agentrl's, so its exit code names an error.
@@ -49,9 +49,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Shared, ...] = ()
 
 
-KINDS: dict[ProcessKind, Kind] = {
-    "buffer": Kind(is_own=True),
-    "learner": Kind(
+KINDS: dict[ProcessKind, ProcessFacts] = {
+    "buffer": ProcessFacts(is_own=True),
+    "learner": ProcessFacts(
         is_own=True,
         has_devices=True,
         restart=Consequence.RESTART_LEARNER,
@@ -59,8 +59,8 @@ KINDS: dict[ProcessKind, Kind] = {
         loads=("learner", "objective", "policy loss", "learner hooks"),
         shares=("save", "pushes"),
     ),
-    "worker": Kind(is_own=True, is_spare=True, moves=True, loads=("data", "rollout")),
-    "engine": Kind(
+    "worker": ProcessFacts(is_own=True, is_spare=True, moves=True, loads=("data", "rollout")),
+    "engine": ProcessFacts(
         has_devices=True,
         restart=Consequence.RESTART_ENGINE,
         is_spare=True,
@@ -69,7 +69,7 @@ KINDS: dict[ProcessKind, Kind] = {
         shares=("pushes",),
     ),
     # Nobody routes to it: workers ask it, and training needs none.
-    "eval-engine": Kind(
+    "eval-engine": ProcessFacts(
         has_devices=True,
         is_spare=True,
         is_needed=False,
@@ -77,6 +77,6 @@ KINDS: dict[ProcessKind, Kind] = {
         serves=True,
         shares=("save",),
     ),
-    "router": Kind(restart=Consequence.RESTART_ROUTER),
-    "service": Kind(),
+    "router": ProcessFacts(restart=Consequence.RESTART_ROUTER),
+    "service": ProcessFacts(),
 }

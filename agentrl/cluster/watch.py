@@ -178,7 +178,7 @@ class Watch:
     def _stay_down(self, notice: ExitNotice, tasks: anyio.abc.TaskGroup) -> None:
         """Go on without it: what it was working on is for the others, of which it has some."""
         name, roster = notice.name, self._processes.roster
-        if self._processes.learner_life(notice) is None:
+        if self._processes.learner_life(notice) is None or name in roster.gone:
             return  # another part of its engine ended before, or its node did
         others = ", ".join(roster.others(name))
         roster.down.add(name)

@@ -123,7 +123,18 @@ def test_the_chooser_of_corrections_says_what_old_tokens_cost() -> None:
     found = values("staleness")
     gap, low, high = (found[f"naive_gap{end}"] for end in ("", "_low", "_high"))
     text = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
-    assert f"tokens of age 8 cost one job {gap:.2f} ({low:.2f} to {high:.2f})" in text
+    assert f"tokens of age 8 cost one job {gap:.2f} ({low:.2f} to {high:.2f})" in " ".join(
+        text.split()
+    )
+    for arm, said in {
+        "truncate": "truncated at 2, did not hold it up ({:.2f} below fresh tokens)",
+        "icepop": "nor did IcePop ({:.2f})",
+        "negative": "`--trust-region negative` ({:.2f} below, within noise)",
+        "sequence": "`--tis-level sequence` ({:.2f} below)",
+        "dppo": "`--trust-region dppo` ({:.2f} below)",
+    }.items():
+        below = found[f"{arm}, lag 8: mean below on-policy"]
+        assert said.format(below) in " ".join(text.split())
 
 
 def test_the_readme_counts_kills_and_speed_as_measured() -> None:

@@ -21,7 +21,7 @@ def misspelt(args, sample):
     return float(len(sample.respnse))
 
 def by_tokens(args, samples):
-    return [float(sample.response_length) for sample in samples]
+    return [float(len(sample.tokens)) for sample in samples]
 
 def as_many(args, samples):
     assert len(samples) == args.n_samples_per_prompt
@@ -73,7 +73,7 @@ def test_a_reward_that_scores_is_not_spoken_of(capsys: pytest.CaptureFixture[str
 
 
 def test_what_a_sample_of_a_group_lacks_is_told_by_a_dry_run() -> None:
-    with pytest.raises(ConfigError, match="a sample has no 'response_length' here") as caught:
+    with pytest.raises(ConfigError, match="a sample has no 'tokens' here") as caught:
         tried("--custom-rm-path mine.py:by_tokens --group-rm")
     assert "`agentrl check-hook group-rm mine.py:by_tokens`" in str(caught.value)
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -89,6 +90,8 @@ class OneWorker:
 
     learners: tuple[str, ...] = ()
     spec = "spec"
+    #: None can do its work.
+    roster = SimpleNamespace(can_stay_down=lambda name: False, lack=lambda name: "")
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process, self._log = process, log
