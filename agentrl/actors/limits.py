@@ -2,12 +2,11 @@
 
 import msgspec
 
-from agentrl.envs.env import Env
-from agentrl.errors import AgentRLError, EnvError, InfrastructureError, PromptTooLongError
+from agentrl.errors import PromptTooLongError
 from agentrl.types import EpisodeAssignment
 from agentrl.wire.frames import MAX_MESSAGE_BYTES
 
-__all__ = ["MAX_BYTES", "Budget", "Limits", "late_reward", "prompt_too_long"]
+__all__ = ["MAX_BYTES", "Budget", "Limits", "prompt_too_long"]
 
 #: Of all columns in one report, with room for the report itself.
 MAX_BYTES = MAX_MESSAGE_BYTES - 2**20
@@ -84,9 +83,3 @@ class Budget:
             return False
         self.calls_left -= count
         return True
-
-
-def late_reward(env: Env, limit: str, method: str = "score") -> AgentRLError:
-    """The error of an answer that got no reward in its time. It is never a reward of 0."""
-    kind = InfrastructureError if env.asks_server else EnvError
-    return kind(f"{type(env).__name__}.{method} gave no reward {limit}")

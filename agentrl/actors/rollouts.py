@@ -16,13 +16,13 @@ from typing import Any, cast
 import anyio
 
 from agentrl.actors.bound_samples import bound
-from agentrl.actors.boundary import Boundary, describe, sendable_text
+from agentrl.actors.boundary import Boundary, describe, late_reward, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
 from agentrl.actors.endpoint.calls import Segment
 from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.actors.endpoint.requests import read_request
 from agentrl.actors.endpoint.server import Endpoint
-from agentrl.actors.limits import Limits, late_reward
+from agentrl.actors.limits import Limits
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
-from agentrl.actors.boundary import Boundary, Raised, describe, isolated
-from agentrl.actors.limits import Limits, late_reward
+from agentrl.actors.boundary import Boundary, Raised, describe, isolated, late_reward
+from agentrl.actors.limits import Limits
 from agentrl.bounds import reward_defect
 from agentrl.envs.env import Env
 from agentrl.errors import EnvError, InfrastructureError

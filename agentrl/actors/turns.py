@@ -8,8 +8,8 @@ with `resume` in place of `begin`, and samples no turn again.
 
 import msgspec
 
-from agentrl.actors.boundary import sendable_text
-from agentrl.actors.limits import Budget, Limits, late_reward, prompt_too_long
+from agentrl.actors.boundary import late_reward, sendable_text
+from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.sampling import sample_turn

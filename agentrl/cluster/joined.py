@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentrl.cluster.interfaces import lacking_interfaces
-from agentrl.cluster.kinds import KINDS, Shared
+from agentrl.cluster.kinds import Shared, kinds_of
 from agentrl.cluster.node_facts import (
     NEEDED,
     NodeFacts,
@@ -159,8 +159,7 @@ def _wanted(
     show a shared folder."""
     model = Path(str(config.hf_checkpoint)).resolve() / "config.json"
     wanted = {str(Path.cwd()): _FOLDER, sys.executable: _PYTHON, str(model): _MODEL}
-    names = {name.rpartition("-")[0] for name in processes}
-    kinds = [kind for name, kind in KINDS.items() if name in names]
+    kinds = kinds_of(processes).values()
     for kind in kinds:
         code = code_of(config, kind.loads)
         wanted |= {str(path): f"{f} {_CODE}" for path, f in code.items() if f not in _OWN_CODE}
@@ -180,11 +179,12 @@ def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str
     found = [(run[0], str(Path(run[1]).absolute()))]
     copy = config.update_weight_local_checkpoint_dir
     pushes = config.update_weight_transport == "disk" and not config.plays_only
-    if pushes and copy is not None and any(name.startswith("engine-") for name in processes):
+    kinds = kinds_of(processes)
+    if pushes and copy is not None and "engine" in kinds:
         found.append(("--update-weight-local-checkpoint-dir", copy))
     if config.eval_only or config.plays_only:
         return found
-    if config.save is not None and any(name.startswith("learner-") for name in processes):
+    if config.save is not None and "learner" in kinds:
         found.append(("--save", config.save))
     if "learner-0" in processes:
         if (model := model_place(config)) is not None:
@@ -197,7 +197,7 @@ def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str
 def _interfaces(config: RunConfig, processes: Sequence[str], facts: NodeFacts) -> Iterator[str]:
     """What variables name and a node has not: its own, and what the run is told to set."""
     told = {"its own environment": facts.interface_variables, "--env-vars": env_vars(config)}
-    if any(name.startswith("learner-") for name in processes):
+    if "learner" in kinds_of(processes):
         told["--train-env-vars"] = train_env_vars(config)
     said = {name: whose for whose, variables in told.items() for name in variables}
     for whose, variables in told.items() if facts.interfaces else ():

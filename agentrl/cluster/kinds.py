@@ -1,11 +1,12 @@
 """The kinds of processes of a run, and what the run knows of each: a new kind is a row here."""
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Literal
 
 import msgspec
 
-__all__ = ["KINDS", "Consequence", "ProcessFacts", "ProcessKind", "Shared"]
+__all__ = ["KINDS", "Consequence", "ProcessFacts", "ProcessKind", "Shared", "kinds_of"]
 
 #: What a process is to the run; a service is the user's own.
 ProcessKind = Literal["buffer", "learner", "worker", "engine", "eval-engine", "router", "service"]
@@ -34,7 +35,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     `restart`: what its death asks for, where that is not the end of its work.
     `is_spare`: a run goes on without some of them; `is_needed`: not without the last.
     `moves`: it can be started on another node; `serves`: under another URL there, which is told.
-    `loads`: the groups of flags whose code it loads.
+    `loads`: the groups of flags whose code it loads. `loads_model`: it reads the weights of the
+    model when it starts.
     `shares`: the folders that it writes or reads together with processes of other nodes.
     """
 
@@ -46,6 +48,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     moves: bool = False
     serves: bool = False
     loads: tuple[str, ...] = ()
+    loads_model: bool = False
     shares: tuple[Shared, ...] = ()
 
 
@@ -66,6 +69,7 @@ KINDS: dict[ProcessKind, ProcessFacts] = {
         is_spare=True,
         moves=True,
         serves=True,
+        loads_model=True,
         shares=("pushes",),
     ),
     # Nobody routes to it: workers ask it, and training needs none.
@@ -75,8 +79,15 @@ KINDS: dict[ProcessKind, ProcessFacts] = {
         is_needed=False,
         moves=True,
         serves=True,
+        loads_model=True,
         shares=("save",),
     ),
     "router": ProcessFacts(restart=Consequence.RESTART_ROUTER),
     "service": ProcessFacts(),
 }
+
+
+def kinds_of(processes: Iterable[str]) -> dict[ProcessKind, ProcessFacts]:
+    """The kinds of processes with these names, but for services, which have names of their own."""
+    names = {name.rpartition("-")[0] or name for name in processes}
+    return {kind: facts for kind, facts in KINDS.items() if kind in names}

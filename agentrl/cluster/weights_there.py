@@ -12,6 +12,7 @@ Engines and ranks of the learner read weights. Ranks read what `--load`, `--ref-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agentrl.cluster.kinds import kinds_of
 from agentrl.config.first_weights import kept_of, megatrons_of, models_of
 from agentrl.config.places import MANIFEST, newest_kept
 from agentrl.config.run import RunConfig
@@ -27,9 +28,10 @@ _HEADER = ".metadata"
 def files_of_weights(config: RunConfig, processes: Sequence[str]) -> Iterator[tuple[Path, str]]:
     """Files that a node with these processes has to have as they are here, and the flag of each.
     Raises ConfigError for weights that cannot be read here."""
-    kinds = {name.rpartition("-")[0] for name in processes}
+    kinds = kinds_of(processes)
     learns = "learner" in kinds and not config.plays_only
-    loads = kinds & {"engine", "eval-engine"} and config.sglang.get("load_format") != "dummy"
+    serves = any(kind.loads_model for kind in kinds.values())
+    loads = serves and config.sglang.get("load_format") != "dummy"
     if loads or (learns and config.load is None):
         model = Path(str(config.hf_checkpoint)).resolve()
         yield from ((path, "--hf-checkpoint") for path in weight_files(model))

@@ -113,6 +113,8 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     was          an earlier default: a file that says it may have been written when it was one
     reaches_weights
                  False: whatever its value, the same leases are trained to the same weights
+    corrects     it says how tokens of older weights are corrected: whoever gives it has no default
+                 of that (`old_tokens.py`)
     """
 
     group: str
@@ -128,6 +130,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     variable: str = ""
     was: Any = None
     reaches_weights: bool = True
+    corrects: bool = False
 
 
 _FACTS = frozenset(FlagFact.__struct_fields__)

@@ -2,8 +2,8 @@
 drops those that the policy has left in the direction of their advantage.
 
 The weight of `--use-tis` alone does not hold such a run up, and this does; on fresh tokens it does
-nothing (docs/results/staleness.md, ADR 0028). Whoever says anything of corrections has what they
-said, and nothing else.
+nothing (docs/results/staleness.md, ADR 0028). A run whose user gives any flag that `corrects`
+(`facts.py`) has what that flag says, and nothing else.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS
 
@@ -19,23 +20,6 @@ __all__ = ["AGE", "REGION", "with_old_tokens"]
 #: Iterations. Of younger tokens nothing of the kind was measured.
 AGE = 8
 REGION = "negative"
-#: Flags that say how old tokens are corrected.
-_SAID = (
-    "use_tis",
-    "tis_mode",
-    "tis_level",
-    "tis_clip",
-    "tis_clip_low",
-    "custom_tis_function_path",
-    "trust_region",
-    "use_opsm",
-    "opsm_delta",
-    "scale_lr_by_ess",
-    "use_rollout_logprobs",
-    "true_on_policy_mode",
-)
-#: Of the shipped estimators, those with a baseline for old tokens.
-_CORRECTING = ("opob",)
 
 
 def with_old_tokens(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
@@ -47,13 +31,12 @@ def with_old_tokens(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunCo
         or config.plays_only
         or config.eval_only
         or config.advantage_estimator not in ALGORITHMS.places
-        or config.advantage_estimator in _CORRECTING
-        or not values.keys().isdisjoint(_SAID)
+        or any(field.fact.corrects for name, field in own_fields().items() if name in values)
     ):
         return config, []
     note = (
-        f"tokens may be trained that are {config.staleness_bound} iterations old: --trust-region "
-        f"{REGION} is the default from {AGE} on; any flag of a correction, such as --use-tis, "
-        "takes its place"
+        f"tokens that are {config.staleness_bound} iterations old may be trained, so "
+        f"--trust-region {REGION} is on, the default from {AGE} iterations on; to choose a "
+        "correction yourself, give any of its flags, such as --use-tis"
     )
     return msgspec.structs.replace(config, trust_region=[REGION]), [note]

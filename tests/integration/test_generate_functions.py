@@ -1,7 +1,6 @@
 """Functions in slime's signature from assignment to report: what is trained, and how they end."""
 
 import dataclasses
-import importlib
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,6 @@ import anyio
 import msgspec
 import pytest
 
-from agentrl.envs.slime_stand_in.rm_hub import batched_async_rm
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import EngineError
 from agentrl.types import Outcome, SpanKind, StopReason, Task
@@ -188,35 +186,6 @@ async def test_a_turn_that_the_engine_cut_is_a_response_limit() -> None:
     assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.RESPONSE_LIMIT)
 
 
-async def undecided(args: Any, sample: Any, **kwargs: Any) -> float:
-    await anyio.sleep_forever()
-    return 0.0
-
-
-async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
-    short = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
-    played = await play_function(
-        edited(), Policy([PARIS]), limits=short, reward=f"{__name__}:undecided"
-    )
-    assert played.report.outcome is Outcome.ENV_ERROR
-    assert "GenerateEnv.score gave no reward within 3 s" in str(played.report.error)
-
-
-async def asks_for_it(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
-    """A function that asks for the run's reward itself, as slime's may."""
-    hub = importlib.import_module("slime.rollout.rm_hub")
-    sample = await asked(args, sample, sampling_params)
-    return dataclasses.replace(sample, reward=await hub.async_rm(args, sample))
-
-
-async def test_a_reward_that_hangs_within_the_function_is_an_error_too() -> None:
-    short = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
-    played = await play_function(
-        asks_for_it, Policy([PARIS]), limits=short, reward=f"{__name__}:undecided"
-    )
-    assert played.report.outcome is Outcome.ENV_ERROR
-
-
 async def test_a_function_that_hangs_is_ended_by_its_time() -> None:
     async def hangs(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
         await asked(args, sample, sampling_params)
@@ -334,61 +303,6 @@ async def test_a_sample_that_is_removed_stays_out_of_the_loss() -> None:
 async def test_a_response_that_the_function_has_not_written_is_read_from_its_tokens() -> None:
     report = (await play_function(edited(response=""), Policy(["Paris"]))).report
     assert report.reward == 1.0
-
-
-SAID_43 = "\\boxed{43}"
-SUMS = {"input": "What is 6 times 7?", "label": "42"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "more", "rm_type", "reward"),
-    [
-        ({}, {}, "math", 0.0),
-        ({"label": "43"}, {}, "math", 1.0),
-        ({"label": "43"}, {"metadata": {"rm_type": "math"}}, None, 1.0),
-        ({"label": "43", "metadata": {"rm_type": "math"}}, {}, None, 1.0),
-        ({"label": "43", "metadata": {}}, {"metadata": {"rm_type": "math"}}, None, 0.0),
-        ({"label": "\\boxed{43}", "metadata": None}, {}, None, 1.0),  # the exact text
-    ],
-)
-async def test_the_reward_of_the_run_reads_label_and_metadata_of_the_sample(
-    fields: dict[str, Any], more: dict[str, Any], rm_type: str | None, reward: float
-) -> None:
-    assignment = {"task": Task("t", SUMS | more)}
-    policy = Policy([SAID_43])
-    report = (
-        await play_function(edited(**fields), policy, assignment=assignment, rm_type=rm_type)
-    ).report
-    assert (report.error, report.reward) == (None, reward)
-
-
-async def test_samples_that_are_scored_at_once_have_a_label_each() -> None:
-    found = []
-
-    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
-        await asked(args, sample, sampling_params)
-        others = [dataclasses.replace(sample, label=label) for label in ("42", "43", "44")]
-        found.extend(await batched_async_rm(args, others))
-        return others[1]
-
-    assignment = {"task": Task("t", SUMS), "evaluation": "e"}
-    policy = Policy([SAID_43])
-    report = (await play_function(generate, policy, assignment=assignment, rm_type="math")).report
-    assert (report.error, report.reward, found) == (None, 1.0, [0, 1, 0])
-
-
-@pytest.mark.parametrize(
-    ("label", "said"),
-    [(None, "the sample has no label, and the reward math compares"), ({"a": 1}, "has the keys")],
-)
-async def test_a_sample_without_a_label_is_named_where_the_reward_compares(
-    label: Any, said: str
-) -> None:
-    assignment = {"task": Task("t", SUMS)}
-    function, policy = edited(label=label), Policy([SAID_43])
-    report = (await play_function(function, policy, assignment=assignment, rm_type="math")).report
-    assert report.outcome is Outcome.ENV_ERROR
-    assert said in str(report.error)
 
 
 def shouted(args: Any, sample: Any) -> None:

@@ -9,11 +9,10 @@ import anyio.lowlevel
 import pytest
 from aiohttp import web
 
-from agentrl.actors.limits import late_reward
+from agentrl.actors.boundary import late_reward
 from agentrl.envs.grading.judging import JudgeSpec, judged
 from agentrl.envs.grading.post import post
 from agentrl.envs.messages import AssistantTurn
-from agentrl.envs.rewards import remote_rm
 from agentrl.envs.rewards.remote_rm import _remembered
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import EnvError, InfrastructureError
@@ -40,13 +39,20 @@ async def listening(
 
     app = web.Application()
     app.router.add_post(path or "/", take)
+    async with served(app) as url:
+        yield url, asked
+
+
+@asynccontextmanager
+async def served(app: web.Application) -> AsyncIterator[str]:
+    """The address of an application that listens."""
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
         host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}", asked
+        yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()
 
@@ -196,24 +202,28 @@ async def test_a_request_that_is_refused_is_not_made_again(answer: web.Response,
 
 
 async def test_a_reward_model_is_not_asked_everything_at_once() -> None:
-    under_way, most = 0, 0
+    """It answers nobody before 64 have asked, and sees no further one meanwhile."""
+    under_way, most, full = 0, 0, anyio.Event()
 
-    async def answered(url: str, payload: Any) -> float:
+    async def take(request: web.Request) -> web.Response:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        await anyio.lowlevel.checkpoint()
+        if under_way >= 64:
+            full.set()
+        await full.wait()
+        await anyio.sleep(0.01)
         under_way -= 1
-        return 0.0
+        return web.json_response(0.5)
 
-    async def ask(number: int) -> None:
-        await remote_rm.remote_rm(f"{number}", None, {}, url="http://x", prompt="q")
+    async def ask(url: str) -> None:
+        assert await post(url, {}) == 0.5
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_rm, "post", answered)
-        async with anyio.create_task_group() as group:
-            for number in range(200):
-                group.start_soon(ask, number)
+    app = web.Application()
+    app.router.add_post("/", take)
+    async with served(app) as url, anyio.create_task_group() as group:
+        for _ in range(200):
+            group.start_soon(ask, url)
     assert most == 64
 
 

@@ -26,6 +26,8 @@ __all__ = ["ObjectiveFlags"]
 _flag = partial(flag, group="objective", on_resume=FREE, modes=POLICY)
 _loss = partial(flag, group="policy loss", on_resume=FREE, modes=POLICY)
 _term = partial(_loss, needs="policy_loss")
+#: How tokens of older weights are corrected.
+_correction = partial(_loss, corrects=True)
 
 
 class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
@@ -229,15 +231,16 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
         _term(
             "Take the ratio to the engine's log-probabilities, mu, in place of those of the "
             "learner at the start of the iteration: then there is no weight pi_prox / mu, and no "
-            "forward pass for it"
+            "forward pass for it",
+            corrects=True,
         ),
     ] = False
     use_tis: Annotated[
-        bool, _loss("Weight tokens by pi_prox / mu within its bounds", needs="prox_ratio")
+        bool, _correction("Weight tokens by pi_prox / mu within its bounds", needs="prox_ratio")
     ] = True
     tis_mode: Annotated[
         Literal["truncate", "mask"],
-        _loss(
+        _correction(
             "What a pi_prox / mu beyond its bounds counts as: the nearer bound (truncate), or 0 "
             "(mask; IcePop)",
             needs="tis",
@@ -245,17 +248,19 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     ] = "truncate"
     tis_level: Annotated[
         Literal["token", "sequence", "geometric"],
-        _loss(
+        _correction(
             "What pi_prox / mu is measured on: a token, its whole sequence, or the geometric mean "
             "of its sequence",
             needs="tis",
         ),
     ] = "token"
-    tis_clip: Annotated[float, _loss("Upper bound of pi_prox / mu", needs="tis", gt=0)] = 2.0
-    tis_clip_low: Annotated[float, _loss("Lower bound of pi_prox / mu", needs="tis", ge=0)] = 0.0
+    tis_clip: Annotated[float, _correction("Upper bound of pi_prox / mu", needs="tis", gt=0)] = 2.0
+    tis_clip_low: Annotated[
+        float, _correction("Lower bound of pi_prox / mu", needs="tis", ge=0)
+    ] = 0.0
     custom_tis_function_path: Annotated[
         str | None,
-        _loss(
+        _correction(
             "Function that weighs trained tokens in place of --tis-mode, --tis-level and their "
             "bounds, called as fn(trained) -> weights, or as in slime: a name, pkg.module:fn or "
             "path/to/file.py[:fn]",
@@ -270,17 +275,19 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             f"{TRUST_REGIONS}, each perhaps with its bounds (dppo:0.2, token:0.5:2); what all keep "
             "is kept (default: none; negative where tokens may be 8 iterations old)",
             collects=1,
+            corrects=True,
         ),
     ] = []
     use_opsm: Annotated[
-        bool, _term("Drop bad sequences that the policy has left: --trust-region opsm")
+        bool,
+        _term("Drop bad sequences that the policy has left: --trust-region opsm", corrects=True),
     ] = False
     opsm_delta: Annotated[
-        float, _loss("Bound of --use-opsm, in nats for each token", needs="opsm", gt=0)
+        float, _correction("Bound of --use-opsm, in nats for each token", needs="opsm", gt=0)
     ] = 1e-4
     scale_lr_by_ess: Annotated[
         bool,
-        _loss(
+        _correction(
             "Take smaller steps on old trajectories: multiply the learning rate by the root of the "
             "effective sample share of pi_prox / mu over that of the first iteration, at most by 1 "
             "(VCPO)",

@@ -20,7 +20,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import anyio
 import msgspec
 
 from agentrl.envs.grading.labels import label_text
@@ -33,8 +32,6 @@ __all__ = ["ATTEMPTS", "MAX_REMEMBERED", "JudgeSpec", "judged", "ranked", "spec_
 
 #: Times that a judge is asked until it gives a verdict, and verdicts that a process remembers.
 ATTEMPTS, MAX_REMEMBERED = 3, 10_000
-#: Requests of one process that are under way at once.
-_AT_ONCE = anyio.CapacityLimiter(64)
 #: What a judge may write around a verdict on its line.
 _MARKS = r"[ \t\r*_`]*"
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -144,12 +141,11 @@ async def _told(
 ) -> V:
     """The verdict of the first reply that has one. Raises InfrastructureError where none has."""
     reply, is_cut = "", False
-    async with _AT_ONCE:
-        for _ in range(ATTEMPTS):
-            reply, is_cut = await _asked(url, spec, messages())
-            found = None if is_cut else read(reply)
-            if found is not None:
-                return found
+    for _ in range(ATTEMPTS):
+        reply, is_cut = await _asked(url, spec, messages())
+        found = None if is_cut else read(reply)
+        if found is not None:
+            return found
     raise InfrastructureError(
         f"the judge at {shown_url(url)} gave no verdict in {ATTEMPTS} replies; the last "
         f"{f'was cut at max_tokens {spec.max_tokens} and ' * is_cut}ends {reply[-200:]!r}"

@@ -26,6 +26,9 @@ __all__ = ["ATTEMPTS", "TIMEOUT_S", "post"]
 
 #: Times that a request is made, and seconds that each may take.
 ATTEMPTS, TIMEOUT_S = 10, 120.0
+#: Requests of one process that are under way at once: a server that has more than it can answer in
+#: its time would answer none.
+_AT_ONCE = anyio.CapacityLimiter(64)
 #: Seconds between two, at most; and answers of 4xx that say "later".
 _LONGEST_PAUSE_S = 30.0
 _LATER = frozenset({408, 425, 429})
@@ -62,9 +65,10 @@ async def post(
                 pause = min(pause_s * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
                 await anyio.sleep(pause * (1 + random.random()))
             try:
-                async with session.post(
-                    url, json=payload, headers=headers, timeout=timeout
-                ) as answer:
+                async with (
+                    _AT_ONCE,
+                    session.post(url, json=payload, headers=headers, timeout=timeout) as answer,
+                ):
                     body = await answer.read()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 why = f"{type(error).__name__}: {error}".removesuffix(": ").replace(url, where)
@@ -80,8 +84,8 @@ async def post(
 
 @asynccontextmanager
 async def _session() -> "AsyncIterator[aiohttp.ClientSession]":
-    """The session of the running loop. It keeps no cookies and does not limit its connections: the
-    callers limit their requests."""
+    """The session of the running loop. It keeps no cookies and does not limit its connections:
+    `post` limits the requests."""
     import aiohttp
 
     loop = asyncio.get_running_loop()

@@ -8,17 +8,12 @@ import hashlib
 import json
 from typing import Any
 
-import anyio
-
 from agentrl.envs.grading.post import post
 from agentrl.envs.grading.remembered import Remembered
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["MAX_REMEMBERED", "remote_rm"]
 
-#: Requests of one process that are under way at once: a server that has more than it can answer in
-#: its time would answer none.
-_AT_ONCE = anyio.CapacityLimiter(64)
 #: Answers of reward models that a process remembers.
 MAX_REMEMBERED = 10_000
 _remembered = Remembered(MAX_REMEMBERED)
@@ -36,9 +31,4 @@ async def remote_rm(
     del task
     payload = {"prompt": prompt, "response": text, "label": label}
     key = hashlib.sha256(json.dumps([url, payload], default=repr).encode()).digest()
-
-    async def ask() -> Any:
-        async with _AT_ONCE:
-            return await post(url, payload)
-
-    return await _remembered.get(key, ask)
+    return await _remembered.get(key, lambda: post(url, payload))
