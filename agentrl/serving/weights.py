@@ -248,22 +248,24 @@ class FleetWeightSink:
         return sent
 
     def _send(self, fleets: list[Fleet], buckets: Iterator[Bucket], version: int) -> "_Pass":
-        """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it."""
+        """One pass over the buckets, to all fleets in step; a fleet that fails drops out of it. The
+        next bucket is gathered while engines load this one."""
         num_bytes, sums, shows = 0, list[int](), True
         kept = None if self._engine_dtype is None else dtype_name(self._engine_dtype)
-        for bucket in buckets:
-            active = [fleet for fleet in fleets if fleet.connected]
-            if not active:
-                break
+        bucket = next(buckets, None)
+        while bucket is not None and (active := [fleet for fleet in fleets if fleet.connected]):
             payload = bucket.payload.to(self._device)
+            label = str(version) if bucket.last else None
             for fleet in active:
-                label = str(version) if bucket.last else None
                 fleet.start(bucket, payload, label, keeps_cache=self._in_place)
-            for fleet in active:
-                fleet.finish()
             num_bytes += payload.nbytes
-            sums.append(sum_of(payload))
             shows &= set(bucket.dtypes) == {kept}
+            try:
+                bucket = next(buckets, None)
+                sums.append(sum_of(payload))
+            finally:
+                for fleet in active:
+                    fleet.finish()
         return _Pass(num_bytes, tuple(sums) if shows else None)
 
     def _restore(self, fleet: Fleet) -> bool:

@@ -36,6 +36,20 @@ def test_every_engine_gets_all_tensors_and_the_version_comes_with_the_last(
     ]
 
 
+def test_the_next_bucket_is_gathered_while_engines_load_the_one_before(cluster: Cluster) -> None:
+    gathered = threading.Event()
+    met: list[bool] = []
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "a", torch.ones(100)
+        yield "b", torch.ones(100)
+        gathered.set()
+
+    cluster.engines["e0"].on_bucket = lambda: met.append(gathered.wait(20))
+    cluster.sink("e0").publish(1, tensors())
+    assert met == [True] * 2
+
+
 def test_a_push_is_for_the_model_that_samples_and_not_for_its_draft(cluster: Cluster) -> None:
     cluster.sink("e0").publish(1, some_weights(1).items())
     assert cluster.engines["e0"].selectors == {"target"}
