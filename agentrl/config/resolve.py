@@ -47,6 +47,7 @@ from agentrl.config.saved_by import run_of_load
 from agentrl.config.stored import refuse_changes
 from agentrl.config.unread import for_evaluation, is_read, notes_on_preset
 from agentrl.config.validate import validate
+from agentrl.config.workers import with_agent_workers
 from agentrl.errors import AgentRLError, ConfigError
 
 __all__ = [
@@ -218,8 +219,9 @@ def _begun(under: Layer, given: Layer) -> tuple[RunConfig, list[str]]:
     values, advice = _with_ranks(merged(under, given))
     values, apart = with_one_half(values)
     values, notes = with_first_weights(with_places(_with_row_keys(values)))
-    config, more = with_old_tokens(RunConfig(**values), values)
-    return config, advice + apart + notes + more
+    config, of_age = with_old_tokens(RunConfig(**values), values)
+    config, of_size = with_agent_workers(config, values)
+    return config, [*advice, *apart, *notes, *of_age, *of_size]
 
 
 def said_in(layer: Layer, origin: str) -> dict[str, str]:

@@ -127,7 +127,13 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         ),
     ] = None
     num_agent_workers: Annotated[
-        int, _flag("Agent worker processes", ge=1, reaches_weights=False)
+        int,
+        _flag(
+            "Agent worker processes (default: with --ray-address one for every 8 devices of the "
+            "run; 1 without)",
+            ge=1,
+            reaches_weights=False,
+        ),
     ] = 1
     max_concurrent_episodes: Annotated[
         int, _flag("Episodes one worker holds at once", ge=1, reaches_weights=False)

@@ -1,0 +1,31 @@
+"""How many agent workers a run on a cluster has by default: one for every `DEVICES` that it uses.
+
+A worker is one process of one loop. It keeps about a node of engines busy, and is placed on a node
+of its own as long as there is one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentrl.config.run import RunConfig
+
+__all__ = ["DEVICES", "with_agent_workers"]
+
+#: Devices of a usual node.
+DEVICES = 8
+
+
+def with_agent_workers(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
+    """`config`, of a run that begins and whose flags and presets say `values`, and a note where
+    this changes it."""
+    own = 0 if config.colocate else config.num_learner_ranks
+    count = -(-(own + config.num_engine_devices) // DEVICES)
+    if config.ray_address is None or "num_agent_workers" in values or count <= 1:
+        return config, []
+    note = (
+        f"{count} agent workers, one for every {DEVICES} devices of the run, which are spread over "
+        "the nodes; --num-agent-workers says otherwise"
+    )
+    return msgspec.structs.replace(config, num_agent_workers=count), [note]
