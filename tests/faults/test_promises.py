@@ -11,7 +11,7 @@ PROMISES = {
     *(f"D{i}" for i in range(1, 12)),
     *(f"B{i}" for i in range(1, 4)),
     *(f"W{i}" for i in range(1, 6)),
-    *(f"K{i}" for i in range(1, 5)),
+    *(f"K{i}" for i in range(1, 6)),
     *(f"L{i}" for i in range(1, 5)),
     *(f"R{i}" for i in range(1, 4)),
 }

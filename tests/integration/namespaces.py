@@ -35,11 +35,13 @@ _START = [sys.executable, "-c", _PATIENT, "start", "--block", "--disable-usage-s
 
 
 class Nodes:
-    """`num_cpus`: processors that each node tells Ray of."""
+    """`num_cpus`: processors that each node tells Ray of. `takes_jobs`: the head has Ray's
+    dashboard, to which jobs are submitted."""
 
-    def __init__(self, folder: Path, num_cpus: Sequence[int]) -> None:
+    def __init__(self, folder: Path, num_cpus: Sequence[int], takes_jobs: bool = False) -> None:
         self.folder = folder
         self.num_cpus = num_cpus
+        self._dashboard = str(takes_jobs).lower()
         self._tag = f"n{os.getpid() % 10_000}"
         self._subnet = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
         self._running: list[subprocess.Popen[bytes]] = []
@@ -107,7 +109,7 @@ class Nodes:
         subprocess.run(command, check=True, capture_output=True)
 
     def _start_ray(self, node: int, num_cpus: int) -> None:
-        where = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
+        where = ["--head", f"--port={_PORT}", f"--include-dashboard={self._dashboard}"]
         command = [
             *_START, *(where if node == 0 else [f"--address={self.address}"]),
             f"--node-ip-address={self.ip(node)}", f"--num-cpus={num_cpus}", "--num-gpus=0",
@@ -211,9 +213,9 @@ def short_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def nodes(folder: Path, *num_cpus: int) -> Iterator[Nodes]:
+def nodes(folder: Path, *num_cpus: int, takes_jobs: bool = False) -> Iterator[Nodes]:
     """A cluster with a node for each number."""
-    made = Nodes(folder, num_cpus)
+    made = Nodes(folder, num_cpus, takes_jobs)
     try:
         made.make()
         yield made
