@@ -15,10 +15,16 @@ from tests.session import (
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_report_to_serializable,
+    pytest_xdist_make_scheduler,
 )
 from tests.slices import DAY, IS_FULL, PART
 
-__all__ = ["pytest_collection_modifyitems", "pytest_configure", "pytest_report_to_serializable"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_report_to_serializable",
+    "pytest_xdist_make_scheduler",
+]
 
 #: A plain ChatML template.
 CHATML = """\

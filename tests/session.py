@@ -7,11 +7,12 @@ from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from xdist.scheduler import LoadFileScheduling
 
 from tests.slices import of_the_day, of_the_part
 
 #: Files of many tests that take minutes all the same.
-_LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume")}
+_LONG = {f"test_{name}.py" for name in ("flag_reads", "learner_resume", "plants")}
 _LONG |= {f"test_{name}_ranks.py" for name in ("megatron", "objectives")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "step", "weights")}
 #: Of the files that take turns, those that every day plays all the same.
@@ -47,17 +48,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set(in_turn) - set(of_the_day(in_turn, -(-len(in_turn) // _TURNS)))
         left_out |= set(cases_of_other_days(items))
         played = [i for i in items if left_out.isdisjoint((str(i.path), i.nodeid))]
-        kept = set(of_the_part(sorted({_piece(item) for item in played})))
-        played = [item for item in played if _piece(item) in kept]
+        kept = set(of_the_part(sorted({piece_of(item.nodeid) for item in played})))
+        played = [item for item in played if piece_of(item.nodeid) in kept]
         config.hook.pytest_deselected(items=[*set(items).difference(played)])
         items[:] = played
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in _LONG, tests[item.path]))
 
 
-def _piece(item: pytest.Item) -> str:
-    """What a part of a session has whole: a file, or a test of one that takes hours."""
-    return item.nodeid if item.path.name == "test_plants.py" else str(item.path)
+def piece_of(nodeid: str) -> str:
+    """What a part of a session has whole, and one process plays: a file, or a case of one that
+    takes hours."""
+    file = nodeid.partition("::")[0]
+    return nodeid if file.endswith("/test_plants.py") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Of the processes of a session each has whole files, and plants are shared among them."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = piece_of
+    return scheduler
 
 
 def _takes_turns(item: pytest.Item) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.session import cases_of_other_days, lacking
+from tests.session import cases_of_other_days, lacking, piece_of
 from tests.slices import IS_FULL
 
 
@@ -46,3 +46,9 @@ def test_of_a_slow_test_with_many_cases_a_day_plays_some() -> None:
     assert len(left) == len(set(left))
     files = Counter(name.partition("::")[0] for name in left)
     assert files == {"tests/parity/test_a.py": 20, "tests/unit/test_b.py": 7}
+
+
+def test_processes_share_plants_and_have_other_files_whole() -> None:
+    one, two = (f"tests/plants/test_plants.py::test_a[{case}]" for case in ("x::y", "z"))
+    assert piece_of(one) != piece_of(two)
+    assert piece_of("tests/unit/test_a.py::A::b[1]") == piece_of("tests/unit/test_a.py::c")
