@@ -1,17 +1,18 @@
-"""A reward of the user's is called by a dry run, as `agentrl check-hook` calls it.
+"""A reward and a filter of the user's are called by a dry run, as `agentrl check-hook` calls them.
 
-    parent: try_rewards -> child: the first task, played with made answers -> what it raised
+    parent: try_rewards -> child: the first task, played with made answers, and the group of these
+    judged -> what was raised
 
-What its code raises would fail each episode, so the dry run is refused with its words and line. A
-service that is away, and a call that does not come to an end, are notes: a reward model may take
-long to load. Not tried are rewards of samples that a function of the user's plays, and those that
-ask a service which the run itself starts.
+What their code raises would fail each episode or group, so the dry run is refused with its words
+and line. A service that is away, and a call that does not come to an end, are notes: a reward model
+may take long to load. Not tried are rewards of samples that a function of the user's plays, those
+that ask a service which the run itself starts, and filters where no reward is tried.
 """
 
 import logging
 import re
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +24,7 @@ from agentrl.config.mixture import ways_of
 from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
+from agentrl.shipped import FILTERS
 from agentrl.trial import answer, asked, places_in, run_apart
 from agentrl.user_traceback import words_of
 
@@ -42,27 +44,35 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """What came of it: `says` what was raised, or where it stands that did not come to an end."""
+    """What came of it: `says` what was raised, or where it stands that did not come to an end.
+    `by_filter`: and not by the reward."""
 
     fate: Literal["fine", "raised", "away", "late"]
     says: str = ""
+    by_filter: bool = False
 
 
 def try_rewards(config: RunConfig, limit_s: float = LIMIT_S) -> list[str]:
-    """Notes on functions of --custom-rm-path that could not be tried to the end. Raises ConfigError
-    with what they raise."""
+    """Notes on functions of --custom-rm-path, and on the filter of their groups, that could not be
+    tried to the end. Raises ConfigError with what they raise."""
     ways = [way for way in ways_of(config) if _is_to_be_tried(way)]
     # parts of a mixture may share it
-    first = {(way.env_args["reward"], way.group_rm): way for way in reversed(ways)}
+    first = {(way.env_args.get("reward"), way.group_rm): way for way in reversed(ways)}
     return gather(*(partial(_tried, way, limit_s) for way in first.values()))
 
 
 def _is_to_be_tried(way: RunConfig) -> bool:
-    return way.env in ROW_ENVS and way.env != GENERATE and "reward" in way.env_args
+    is_played = way.env in ROW_ENVS and way.env != GENERATE
+    return is_played and ("reward" in way.env_args or _has_filter(way))
+
+
+def _has_filter(way: RunConfig) -> bool:
+    """Whether groups are judged by a filter of the user's."""
+    shipped = {None, *FILTERS.places, *FILTERS.theirs}
+    return way.mode == "policy" and way.dynamic_sampling_filter_path not in shipped
 
 
 def _tried(way: RunConfig, limit_s: float) -> list[str]:
-    what = f"--custom-rm-path {way.env_args['reward']}"
     question = msgspec.json.encode(_Question(way, limit_s))
     ended = run_apart(__name__, question, limit_s + _START_S)
     if ended.answer:
@@ -71,8 +81,9 @@ def _tried(way: RunConfig, limit_s: float) -> list[str]:
         reply = _late(list(places_in(ended.printed))[::-1])
     else:
         reply = _Reply("raised", "it ended the process; raise an error in its place")
-    hook = "group-rm" if way.group_rm else "custom-rm-path"
-    again = f"`agentrl check-hook {hook} {way.env_args['reward']}` tries it alone"
+    flag, hook, path = _named(way, reply)
+    what = f"--{flag} {path}"
+    again = f"`agentrl check-hook {hook} {path}` tries it alone"
     if reply.fate == "raised":
         raise ConfigError(f"{what} fails on the first row, {reply.says}; {again}")
     if reply.fate == "away":
@@ -80,6 +91,15 @@ def _tried(way: RunConfig, limit_s: float) -> list[str]:
     if reply.fate == "late":
         return [f"{what} did not come to an end within {limit_s:g} s{reply.says}; {again}"]
     return []
+
+
+def _named(way: RunConfig, reply: _Reply) -> tuple[str, str, Any]:
+    """Flag, name for `check-hook` and path of what was tried."""
+    reward = way.env_args.get("reward")
+    if reply.by_filter or reward is None:
+        flag = "dynamic-sampling-filter-path"
+        return flag, flag, way.dynamic_sampling_filter_path
+    return "custom-rm-path", "group-rm" if way.group_rm else "custom-rm-path", reward
 
 
 def _late(places: list[str]) -> _Reply:
@@ -104,23 +124,24 @@ def _answer(reply: _Reply) -> None:
 
 
 def _played(config: RunConfig, deadline: Deadline) -> _Reply:
-    from agentrl.cli.hooks.worker import Bench, answers_to, on_bench, task_of
+    from agentrl.cli.hooks.worker import Bench, FilterError, answers_to, on_bench, task_of
     from agentrl.envs.registry import load_env
 
     logging.getLogger("agentrl.actors").setLevel(logging.CRITICAL)  # what is raised is told anyway
     with deadline:
         try:
             cls = load_env(str(config.env))
-            cls(**config.env_args)
+            env = cls(**config.env_args)
             task = task_of(config)
-            if cls.service_specs(config.env_args):
+            asks = env.asks_server and "reward" not in config.env_args  # a judge costs
+            if asks or cls.service_specs(config.env_args):
                 return _Reply("fine")
         except AgentRLError:  # other checks say it
             return _Reply("fine")
         answers = answers_to(config, task)
 
         async def play(bench: Bench) -> None:
-            if config.group_rm and config.mode == "policy":
+            if (config.group_rm and config.mode == "policy") or _has_filter(config):
                 num = config.n_samples_per_prompt
                 await bench.judge(task, (answers * num)[:num])
             else:
@@ -128,8 +149,11 @@ def _played(config: RunConfig, deadline: Deadline) -> _Reply:
 
         try:
             on_bench(HookTrial(config, {}, Noted(), deadline), play)
-        except InfrastructureError as error:
-            return _Reply("away", str(error))
+        except FilterError as error:
+            return _Reply("raised", str(error), by_filter=True)
         except AgentRLError as error:
-            return _Reply("away" if _AWAY.search(str(error)) else "raised", str(error))
+            if "reward" not in config.env_args:  # other checks say it
+                return _Reply("fine")
+            is_away = isinstance(error, InfrastructureError) or _AWAY.search(str(error))
+            return _Reply("away" if is_away else "raised", str(error))
     return _Reply("fine")

@@ -125,9 +125,9 @@ def _tables(function: _Function, module: ast.Module) -> Iterator[ast.expr]:
     """The constants that decorators name, and those that these name, here or in other files of
     tests from which this one imports."""
     left, constants = list(function.decorator_list), dict[str, ast.expr]()
-    for node in module.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
-            constants |= _constants(_module(f"{str(node.module).replace('.', '/')}.py"))
+    for line in module.body:
+        if isinstance(line, ast.ImportFrom) and (line.module or "").startswith("tests."):
+            constants |= _constants(_module(f"{str(line.module).replace('.', '/')}.py"))
     constants |= _constants(module)
     while left:
         for node in ast.walk(left.pop()):

@@ -35,6 +35,19 @@ def ends(args, sample):
 
 def hangs(args, sample):
     time.sleep(60)
+
+def mixed(args, samples):
+    assert len(samples) == args.n_samples_per_prompt
+    return len({sample.reward for sample in samples}) > 1
+
+def by_length(args, samples):
+    return min(len(sample.respnse) for sample in samples) > 0
+
+def forgets(rewards, task):
+    task.row["label"]
+
+def asks(rewards, task):
+    raise ConnectionRefusedError("nobody is there")
 """
 
 
@@ -76,6 +89,21 @@ def test_what_a_sample_of_a_group_lacks_is_told_by_a_dry_run() -> None:
     with pytest.raises(ConfigError, match="a sample has no 'tokens' here") as caught:
         tried("--custom-rm-path mine.py:by_tokens --group-rm")
     assert "`agentrl check-hook group-rm mine.py:by_tokens`" in str(caught.value)
+
+
+@pytest.mark.parametrize("reward", ["--custom-rm-path mine.py:fine", "--rm-type math"])
+def test_a_filter_is_asked_about_a_group_of_the_first_row(reward: str) -> None:
+    assert tried(f"{reward} --dynamic-sampling-filter-path mine.py:mixed") == []
+    for name, said in (
+        ("by_length", "no 'respnse' here"),
+        ("forgets", "it returned NoneType"),
+        ("asks", "nobody is there"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            tried(f"{reward} --dynamic-sampling-filter-path mine.py:{name}")
+        told = str(caught.value)
+        assert told.startswith(f"--dynamic-sampling-filter-path mine.py:{name} fails on the first")
+        assert f"`agentrl check-hook dynamic-sampling-filter-path mine.py:{name}`" in told
 
 
 def test_a_reward_that_ends_its_process_is_refused() -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "GROUP",
     "SET",
     "Bench",
+    "FilterError",
     "about",
     "answers_to",
     "generate",
@@ -131,6 +132,10 @@ def generate(trial: HookTrial) -> Iterator[str]:
 # ---- how they are played -------------------------------------------------------------------------
 
 
+class FilterError(EnvError):
+    """What a filter of the user's has raised, or its answer, which is none."""
+
+
 class Bench:
     """A worker of a run, without its buffer."""
 
@@ -171,12 +176,14 @@ class Bench:
         raise raised(f"{where}on the answer {answer!r}: {report.outcome}: {report.error}")
 
     async def judge(self, task: Task, answers: Sequence[str]) -> Verdict:
-        """A group of such episodes. Raises EnvError where it has none."""
+        """A group of such episodes. Raises EnvError where it has none, FilterError if that is for
+        its filter."""
         reports = [await self.play(task, answer, index) for index, answer in enumerate(answers)]
         order = Judge(GROUP, task, [_summary(report) for report in reports])
         verdict = await self.worker.verdict(order)
         if verdict.error is not None:
-            raise EnvError(f"on a group of {len(answers)} answers: {verdict.error}")
+            raised = FilterError if verdict.rewards else EnvError
+            raise raised(f"on a group of {len(answers)} answers: {verdict.error}")
         return verdict
 
 
