@@ -52,6 +52,7 @@ PRESETS: dict[str, Preset] = {
             "adam_beta2": 0.95,
             "actor_num_gpus_per_node": 1,
             "rollout_num_gpus": 1,
+            "num_agent_workers": 1,
             "sglang_server_concurrency": 64,
         },
     ),

@@ -16,7 +16,6 @@ def resolve(*argv: str) -> tuple[RunConfig, list[str]]:
     return config, [note for note in notes if "agent workers" in note]
 
 
-@pytest.mark.parametrize("job", [(), OWN], ids=["the default job", "a job of one's own"])
 @pytest.mark.parametrize(
     ("flags", "count"),
     [
@@ -35,10 +34,8 @@ def resolve(*argv: str) -> tuple[RunConfig, list[str]]:
         ),
     ],
 )
-def test_on_a_cluster_there_is_one_for_every_eight_devices(
-    flags: list[str], count: int, job: tuple[str, ...]
-) -> None:
-    config, (note,) = resolve(*job, *ON_A_CLUSTER, *flags)
+def test_on_a_cluster_there_is_one_for_every_eight_devices(flags: list[str], count: int) -> None:
+    config, (note,) = resolve(*OWN, *ON_A_CLUSTER, *flags)
     assert config.num_agent_workers == count
     assert config.worker_names == [f"worker-{number}" for number in range(count)]
     assert note.startswith(f"{count} agent workers, one for every 8 devices of the run")
@@ -55,10 +52,11 @@ def test_devices_that_engines_share_with_the_learner_count_once() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--actor-num-gpus-per-node", "8", "--rollout-num-gpus", "8"],
-        [*ON_A_CLUSTER, "--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "4"],
+        [*OWN, "--actor-num-gpus-per-node", "8", "--rollout-num-gpus", "8"],
+        [*OWN, *ON_A_CLUSTER, "--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "4"],
+        [*ON_A_CLUSTER, "--actor-num-gpus-per-node", "8", "--rollout-num-gpus", "8"],
     ],
-    ids=["one machine", "eight devices"],
+    ids=["one machine", "eight devices", "the default job"],
 )
 def test_otherwise_there_is_one(flags: list[str]) -> None:
     config, notes = resolve(*flags)
@@ -68,6 +66,6 @@ def test_otherwise_there_is_one(flags: list[str]) -> None:
 
 def test_a_number_that_somebody_gives_is_the_number() -> None:
     flags = ["--actor-num-gpus-per-node", "8", "--rollout-num-gpus", "8"]
-    config, notes = resolve(*ON_A_CLUSTER, *flags, "--num-agent-workers", "1")
+    config, notes = resolve(*OWN, *ON_A_CLUSTER, *flags, "--num-agent-workers", "1")
     assert config.num_agent_workers == 1
     assert notes == []

@@ -1,4 +1,4 @@
-"""The example of docs/plan.md is what its command prints."""
+"""The first example of docs/plan.md is what its command prints."""
 
 import re
 import shlex
@@ -18,8 +18,8 @@ def test_the_example_says_what_its_command_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = PAGE.read_text()
-    (command,) = re.findall(r"^agentrl (plan .*?[^\\])\n", text, re.MULTILINE | re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    command, *_ = re.findall(r"^agentrl (plan .*?[^\\])\n", text, re.MULTILINE | re.DOTALL)
+    shown, *_ = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
     argv = shlex.split(command.replace("\\\n", ""))
     name = argv[argv.index("--hf-checkpoint") + 1]
     made = ["--hf-checkpoint", f"/{name}"]
