@@ -152,7 +152,7 @@ def test_the_only_engine_that_does_not_get_ready_there_ends_the_run() -> None:
 def test_a_rank_of_the_learner_is_waited_for_and_all_of_them_start_again() -> None:
     """The others end at once; those that meet at the address of the first are told the new one."""
     world = World("learner-0", places={"learner-0": 5})
-    world.run(lambda w: len(w.started) == 2)
+    world.run(lambda w: len(w.started) == len(w.said) == 2)
     assert world.cluster.stopped[0] == {"learner-0", "learner-1"}
     assert world.started == ["learner-0", "learner-1"]
     spec = world.cluster.written[-1]
