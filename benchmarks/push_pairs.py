@@ -6,8 +6,8 @@ Engines are idle and the weights are many buckets, so that the bytes count and n
 for. Each push has a collective of its own, with a first push that is not counted.
 
 `memcpy_floor` is how long this machine takes to copy the bytes of a push once for each engine, from
-memory to memory in one thread. A push by TCP copies them five times for each: into a bucket (once
-for all), into the kernel, out of it, and into the engine's parameters.
+memory to memory in one thread. A push by TCP copies them into a bucket, once for all engines, and
+then three times for each: into the kernel, out of it, and into the parameters.
 """
 
 import statistics

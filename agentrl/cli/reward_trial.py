@@ -12,7 +12,7 @@ that ask a service which the run itself starts, and filters where no reward is t
 import logging
 import re
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -38,18 +38,21 @@ _START_S = 300.0
 _AWAY = re.compile(r"\b\w*(?:Connect|Timeout)\w*: ")
 
 
+_Whose = Literal["reward", "filter", "unknown"]
+
+
 class _Question(msgspec.Struct, frozen=True):
     config: RunConfig
     limit_s: float
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """What came of it: `says` what was raised, or where it stands that did not come to an end.
-    `by_filter`: and not by the reward."""
+    """What came of it: `says` what was raised, or where the code stands that did not come to an
+    end. `whose` code that was; a process that ended or hung does not say."""
 
     fate: Literal["fine", "raised", "away", "late"]
     says: str = ""
-    by_filter: bool = False
+    whose: _Whose = "reward"
 
 
 def try_rewards(config: RunConfig, limit_s: float = LIMIT_S) -> list[str]:
@@ -80,10 +83,8 @@ def _tried(way: RunConfig, limit_s: float) -> list[str]:
     elif "Timeout" in ended.printed:
         reply = _late(list(places_in(ended.printed))[::-1])
     else:
-        reply = _Reply("raised", "it ended the process; raise an error in its place")
-    flag, hook, path = _named(way, reply)
-    what = f"--{flag} {path}"
-    again = f"`agentrl check-hook {hook} {path}` tries it alone"
+        reply = _Reply("raised", "it ended the process; raise an error in its place", "unknown")
+    what, again = _named(way, reply)
     if reply.fate == "raised":
         raise ConfigError(f"{what} fails on the first row, {reply.says}; {again}")
     if reply.fate == "away":
@@ -93,17 +94,22 @@ def _tried(way: RunConfig, limit_s: float) -> list[str]:
     return []
 
 
-def _named(way: RunConfig, reply: _Reply) -> tuple[str, str, Any]:
-    """Flag, name for `check-hook` and path of what was tried."""
-    reward = way.env_args.get("reward")
-    if reply.by_filter or reward is None:
-        flag = "dynamic-sampling-filter-path"
-        return flag, flag, way.dynamic_sampling_filter_path
-    return "custom-rm-path", "group-rm" if way.group_rm else "custom-rm-path", reward
+def _named(way: RunConfig, reply: _Reply) -> tuple[str, str]:
+    """What was tried, by its flags, and how to try it alone."""
+    reward, name = way.env_args.get("reward"), "dynamic-sampling-filter-path"
+    hooks = list[tuple[str, str, object]]()
+    if reward is not None and reply.whose != "filter":
+        hook = "group-rm" if way.group_rm else "custom-rm-path"
+        hooks.append(("--custom-rm-path", hook, reward))
+    if _has_filter(way) and (reply.whose != "reward" or not hooks):
+        hooks.append((f"--{name}", name, way.dynamic_sampling_filter_path))
+    flags = " or ".join(f"{flag} {path}" for flag, _, path in hooks)
+    commands = " and ".join(f"`agentrl check-hook {hook} {path}`" for _, hook, path in hooks)
+    return flags, f"{commands} {'tries it' if len(hooks) == 1 else 'try them'} alone"
 
 
 def _late(places: list[str]) -> _Reply:
-    return _Reply("late", f" ({', '.join(places)})" if places else "")
+    return _Reply("late", f" ({', '.join(places)})" if places else "", "unknown")
 
 
 # ---- in the process of its own -------------------------------------------------------------------
@@ -149,11 +155,10 @@ def _played(config: RunConfig, deadline: Deadline) -> _Reply:
 
         try:
             on_bench(HookTrial(config, {}, Noted(), deadline), play)
-        except FilterError as error:
-            return _Reply("raised", str(error), by_filter=True)
         except AgentRLError as error:
-            if "reward" not in config.env_args:  # other checks say it
+            whose: _Whose = "filter" if isinstance(error, FilterError) else "reward"
+            if whose not in ("filter", *config.env_args):  # other checks say it
                 return _Reply("fine")
             is_away = isinstance(error, InfrastructureError) or _AWAY.search(str(error))
-            return _Reply("away" if is_away else "raised", str(error))
+            return _Reply("away" if is_away else "raised", str(error), whose)
     return _Reply("fine")

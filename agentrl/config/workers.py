@@ -1,7 +1,6 @@
 """How many agent workers a run on a cluster has by default: one for every `DEVICES` that it uses.
 
-A worker is one process of one loop. It keeps about a node of engines busy, and is placed on a node
-of its own as long as there is one.
+A worker is one process with one event loop. Workers are placed on the nodes in turn.
 """
 
 from collections.abc import Mapping

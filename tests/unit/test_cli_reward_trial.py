@@ -48,6 +48,9 @@ def forgets(rewards, task):
 
 def asks(rewards, task):
     raise ConnectionRefusedError("nobody is there")
+
+def leaves(rewards, task):
+    os._exit(3)
 """
 
 
@@ -94,16 +97,28 @@ def test_what_a_sample_of_a_group_lacks_is_told_by_a_dry_run() -> None:
 @pytest.mark.parametrize("reward", ["--custom-rm-path mine.py:fine", "--rm-type math"])
 def test_a_filter_is_asked_about_a_group_of_the_first_row(reward: str) -> None:
     assert tried(f"{reward} --dynamic-sampling-filter-path mine.py:mixed") == []
-    for name, said in (
-        ("by_length", "no 'respnse' here"),
-        ("forgets", "it returned NoneType"),
-        ("asks", "nobody is there"),
-    ):
+    for name, said in (("by_length", "no 'respnse' here"), ("forgets", "it returned NoneType")):
         with pytest.raises(ConfigError, match=said) as caught:
             tried(f"{reward} --dynamic-sampling-filter-path mine.py:{name}")
         told = str(caught.value)
         assert told.startswith(f"--dynamic-sampling-filter-path mine.py:{name} fails on the first")
         assert f"`agentrl check-hook dynamic-sampling-filter-path mine.py:{name}`" in told
+
+
+def test_a_filter_whose_service_is_away_is_a_note() -> None:
+    (note,) = tried("--rm-type math --dynamic-sampling-filter-path mine.py:asks")
+    assert note.startswith("--dynamic-sampling-filter-path mine.py:asks could not be tried on the")
+    assert "nobody is there" in note
+
+
+def test_a_process_that_ends_was_ended_by_the_reward_or_by_the_filter() -> None:
+    path = "--dynamic-sampling-filter-path mine.py:leaves"
+    with pytest.raises(ConfigError, match="it ended the process") as caught:
+        tried(f"--custom-rm-path mine.py:fine {path}")
+    assert str(caught.value).startswith(f"--custom-rm-path mine.py:fine or {path} fails on the")
+    with pytest.raises(ConfigError) as caught:
+        tried(f"--rm-type math {path}")
+    assert str(caught.value).startswith(f"{path} fails on the first row, it ended the process")
 
 
 def test_a_reward_that_ends_its_process_is_refused() -> None:

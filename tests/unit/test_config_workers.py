@@ -17,25 +17,14 @@ def resolve(*argv: str) -> tuple[RunConfig, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("flags", "count"),
-    [
-        (["--actor-num-gpus-per-node", "8", "--rollout-num-gpus", "8"], 2),
-        (["--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "5"], 2),
-        (
-            [
-                "--actor-num-gpus-per-node",
-                "8",
-                "--actor-num-nodes",
-                "4",
-                "--rollout-num-gpus",
-                "32",
-            ],
-            8,
-        ),
-    ],
+    ("nodes", "ranks", "engine_gpus", "count"), [(1, 8, 8, 2), (1, 4, 5, 2), (4, 8, 32, 8)]
 )
-def test_on_a_cluster_there_is_one_for_every_eight_devices(flags: list[str], count: int) -> None:
-    config, (note,) = resolve(*OWN, *ON_A_CLUSTER, *flags)
+def test_on_a_cluster_there_is_one_for_every_eight_devices(
+    nodes: int, ranks: int, engine_gpus: int, count: int
+) -> None:
+    sizes = f"--actor-num-nodes {nodes} --actor-num-gpus-per-node {ranks}"
+    argv = f"{sizes} --rollout-num-gpus {engine_gpus}".split()
+    config, (note,) = resolve(*OWN, *ON_A_CLUSTER, *argv)
     assert config.num_agent_workers == count
     assert config.worker_names == [f"worker-{number}" for number in range(count)]
     assert note.startswith(f"{count} agent workers, one for every 8 devices of the run")

@@ -133,7 +133,7 @@ def generate(trial: HookTrial) -> Iterator[str]:
 
 
 class FilterError(EnvError):
-    """What a filter of the user's has raised, or its answer, which is none."""
+    """A filter of the user's has raised an error, or has not returned a decision."""
 
 
 class Bench:
