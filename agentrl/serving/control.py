@@ -3,6 +3,7 @@
 Engines take control calls directly: the router forwards none of them.
 """
 
+import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -226,12 +227,17 @@ class EngineControl(HttpControl):
         return EngineChecksum(engine=answer["per_engine_checksum"], tensors=tensors)
 
     async def held(self, *, with_digest: bool = True) -> HeldWeights:
-        """The weights as they are in memory now, in short."""
-        label, digest = await self.weight_version(), ""
-        if with_digest:
-            found = await self._post("/weights_checker", action="checksum")
-            digest = self._read(found, _Checksum).per_engine_checksum
-        return HeldWeights(label, digest, await self.process())
+        """The weights as they are in memory now, in short. The server is asked all at once."""
+        label, process, digest = await asyncio.gather(
+            self.weight_version(), self.process(), self._digest(with_digest)
+        )
+        return HeldWeights(label, digest, process)
+
+    async def _digest(self, is_wanted: bool) -> str:
+        if not is_wanted:
+            return ""
+        found = await self._post("/weights_checker", action="checksum")
+        return str(self._read(found, _Checksum).per_engine_checksum)
 
     async def process(self) -> str:
         """What tells its process from one that is started in its place; empty of a server that the

@@ -27,7 +27,7 @@ from agentrl.serving.collective import SenderGroup
 from agentrl.serving.control import EngineControl
 from agentrl.serving.http_control import EngineRefusedError
 
-__all__ = ["Call", "Fleet", "failures_of", "start_calls"]
+__all__ = ["Call", "Fleet", "Outcomes", "failures_of", "start_calls"]
 
 logger = logging.getLogger(__name__)
 

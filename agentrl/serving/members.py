@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import torch
 from anyio.from_thread import start_blocking_portal
@@ -17,7 +18,7 @@ from agentrl.clock import Clock
 from agentrl.errors import EngineError, PushError
 from agentrl.serving.checksums import Fused, expected_checksums
 from agentrl.serving.control import EngineChecksum, EngineControl, HeldWeights
-from agentrl.serving.fleet import Call, failures_of, start_calls
+from agentrl.serving.fleet import Call, Outcomes, failures_of, start_calls
 from agentrl.serving.seals import Seals, Sent
 from agentrl.types import EngineAddress, PushReport
 from agentrl.visible import shown_url
@@ -30,6 +31,17 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 #: Seconds between looks for an engine that has come back, when there is none at all.
 _RECALL_S = 0.5
+
+
+class _Asked(NamedTuple):
+    """Engines were asked what they hold, after the push of `version`; `found` fills up as they
+    answer. What the `forgotten` hold is nobody's fault."""
+
+    version: int
+    sent: Sent
+    calls: Outcomes
+    found: dict[str, HeldWeights]
+    forgotten: set[str]
 
 
 class NoEngineError(PushError):
@@ -68,6 +80,7 @@ class Members:
         self._tells_digests = tells_digests
         self._pushes_draft = pushes_draft
         self._seals = Seals()
+        self._asked: _Asked | None = None
         self._unseen: set[str] = set()
         self._lost: list[EngineControl] = []
         self._resources = ExitStack()
@@ -105,7 +118,7 @@ class Members:
         """It falls out of the push, and is told of."""
         self.present.remove(member)
         self._lost.append(member)
-        self._seals.forget(member.name)
+        self._forget(member.name)
         logger.error("%s fell out of a weight push: %s", member.name, reason)
         self._on_lost(member.engine)
 
@@ -123,7 +136,7 @@ class Members:
                 gone.append(old)
             elif old is not None:
                 self._lost.remove(old)
-            self._seals.forget(engine.name)
+            self._forget(engine.name)
             self._lost.append(self._control(engine))
             logger.info("%s is at %s now", engine.name, shown_url(engine.url))
         return gone
@@ -146,17 +159,27 @@ class Members:
     # ---- what they hold ----------------------------------------------------------------------
 
     def inspect(self) -> None:
-        """Raise HealthError that names an engine whose weights are not those of its last push."""
-        self._seals.check(self._held())
+        """Raise HealthError that names an engine whose weights are not those of its last push, or
+        which that push did not change."""
+        if (asked := self._asked) is not None:
+            self._asked = None
+            self._seals.renew(asked.version, asked.sent, self._answers(asked))
+        self._seals.check(self._answers(self._ask()))
 
     def renew(self, version: int, sent: Sent) -> None:
-        """Take in what engines hold after the push of `version`. Raises HealthError."""
-        self._seals.renew(version, sent, self._held())
+        """Ask engines what they hold after the push of `version`, and wait for no answer: the next
+        `inspect` judges them. Turns and learner go on meanwhile."""
+        self._asked = self._ask(version, sent)
 
     def forget(self) -> None:
         """What engines hold from now on is nobody's fault."""
         for member in self.present:
-            self._seals.forget(member.name)
+            self._forget(member.name)
+
+    def _forget(self, name: str) -> None:
+        self._seals.forget(name)
+        if self._asked is not None:
+            self._asked.forgotten.add(name)
 
     def verify(self, tensors: NamedTensors) -> None:
         """Check, tensor by tensor, that every engine holds exactly `tensors`.
@@ -176,18 +199,23 @@ class Members:
                     f" {len(missing)} are missing ({missing[:3]}) after a push"
                 )
 
-    def _held(self) -> dict[str, HeldWeights]:
-        """What each engine says of its weights; those that do not say are left out."""
+    def _ask(self, version: int = 0, sent: Sent = None) -> "_Asked":
+        """Ask each engine for its weights, in the loop of the portal."""
         found: dict[str, HeldWeights] = {}
 
         async def ask(member: EngineControl) -> None:
             found[member.name] = await member.held(with_digest=self._tells_digests)
 
-        for member, error in self.failures(self.present, ask).items():
+        return _Asked(version, sent, start_calls(self.portal, self.present, ask), found, set())
+
+    def _answers(self, asked: "_Asked") -> dict[str, HeldWeights]:
+        """Wait for the answers; engines that do not say, or were forgotten since, are left out."""
+        failed = failures_of(asked.calls)
+        for member, error in failed.items():
             if member.name not in self._unseen:
                 logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
-        self._unseen = {member.name for member in self.present} - found.keys()
-        return found
+        self._unseen = {member.name for member in failed}
+        return {n: held for n, held in asked.found.items() if n not in asked.forgotten}
 
     def _checksum(self, member: EngineControl) -> EngineChecksum:
         return self.portal.call(member.checksum)

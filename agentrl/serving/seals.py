@@ -1,5 +1,5 @@
 """Whether engines hold what they were given: what each says of its weights after a push, and again
-before the next.
+before the next. A push waits for no such answer: all is judged before the next one.
 
     push of version v -> sealed(v, digest) -> asked again: the same, or somebody changed them
                                            -> push of v + 1: another digest, or the push was lost

@@ -54,6 +54,7 @@ class ScriptedEngine:
         self.missed_meetings = 0
         self.mute = False
         self.on_bucket: Callable[[], None] = lambda: None
+        self.before_checksum: Callable[[], object] = lambda: None
         self.dead = threading.Event()
         self.hung = threading.Event()
         self._num_buckets = 0
@@ -190,6 +191,7 @@ async def _serve(engine: ScriptedEngine) -> tuple[web.AppRunner, EngineAddress]:
             status = 200 if engine.process else 404
             return web.json_response({"process": engine.process}, status=status)
         if request.path == "/weights_checker" and not engine.mute:
+            await anyio.to_thread.run_sync(engine.before_checksum)
             return web.json_response(engine.checksum())
         if request.path == "/model_info":
             engine.calls.append(request.path)

@@ -119,6 +119,7 @@ def test_a_restarted_engine_is_no_alarm_in_a_push(servers: Cluster) -> None:
     servers.engines["e1"].process = ""
     sink = servers.sink("e0", "e1")
     sink.publish(1, some_weights(1).items())
+    sink.inspect()
     servers.engines["e1"].weights = some_weights(0)
     servers.engines["e1"].version = "default"
     sink.inspect()
