@@ -3,11 +3,14 @@
     pair k:  push to one engine | push to both      (the order changes from pair to pair)
 
 Engines are idle and the weights are many buckets, so that the bytes count and no turn is waited
-for. Each push has a collective of its own, with a first push that is not counted.
+for. Each push has a sender of its own, with a first push that is not counted. Pairs go over a
+collective (TCP on a CPU host), and, as rows that end in `_memory`, through the memory that
+`--colocate` shares.
 
 `memcpy_floor` is how long this machine takes to copy the bytes of a push once for each engine, from
-memory to memory in one thread. A push by TCP copies them into a bucket, once for all engines, and
-then three times for each: into the kernel, out of it, and into the parameters.
+memory to memory in one thread. A push copies them into a bucket, once for all engines. TCP then
+copies them three times for each: into the kernel, out of it, and into the parameters. Shared memory
+is written once for all, and each engine copies from it to its parameters.
 """
 
 import statistics
@@ -43,21 +46,23 @@ SHAPE = {
 BUCKET_BYTES = 1 << 26
 START_S = 600.0
 Pauses = dict[int, list[float]]
+#: How buckets reach the engines, by the end of the names of its rows, and whether through memory.
+WAYS = {"": False, "_memory": True}
 
 
-def rows_of_pairs(pauses: Pauses, floors: Pauses) -> list[Row]:
+def rows_of_pairs(pauses: Pauses, floors: Pauses, way: str = "") -> list[Row]:
     """Rows of the pauses of paired pushes, and of the copies beside them, by number of engines, in
     seconds."""
     rows = []
     for engines in (1, 2):
         pause, floor = (statistics.median(each[engines]) for each in (pauses, floors))
         rows += [
-            Row(f"paired_pause_p50_ms_{engines}", round(1000 * pause, 1), "ms"),
-            Row(f"memcpy_floor_p50_ms_{engines}", round(1000 * floor, 1), "ms"),
-            Row(f"pause_over_floor_{engines}", round(pause / floor, 2), "x", "<= 1.5"),
+            Row(f"paired_pause_p50_ms_{engines}{way}", round(1000 * pause, 1), "ms"),
+            Row(f"memcpy_floor_p50_ms_{engines}{way}", round(1000 * floor, 1), "ms"),
+            Row(f"pause_over_floor_{engines}{way}", round(pause / floor, 2), "x", "<= 1.5"),
         ]
     adds = statistics.median(two / one for one, two in zip(pauses[1], pauses[2], strict=True)) - 1
-    return [*rows, Row("second_engine_adds", round(adds, 4), "share", "<= 0.1")]
+    return [*rows, Row(f"second_engine_adds{way}", round(adds, 4), "share", "<= 0.1")]
 
 
 def pair_rows(pairs: int) -> list[Row]:
@@ -75,17 +80,26 @@ def pair_rows(pairs: int) -> list[Row]:
             anyio.run(until_ready, engine, process, START_S)
         engines = [engine for engine, _ in running]
         weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
-        pauses, floors = Pauses({1: [], 2: []}), Pauses({1: [], 2: []})
         versions = iter(range(1, 10**6))
-        for pair in range(pairs):
-            for number in (1, 2) if pair % 2 else (2, 1):
-                pauses[number].append(_pause(engines[:number], weights, versions))
-                floors[number].append(_copied(weights, number))
-    return rows_of_pairs(pauses, floors)
+        rows = []
+        for way, shares_memory in WAYS.items():
+            pauses, floors = Pauses({1: [], 2: []}), Pauses({1: [], 2: []})
+            for pair in range(pairs):
+                for number in (1, 2) if pair % 2 else (2, 1):
+                    to = engines[:number]
+                    pause = _pause(to, weights, versions, shares_memory=shares_memory)
+                    pauses[number].append(pause)
+                    floors[number].append(_copied(weights, number))
+            rows += rows_of_pairs(pauses, floors, way)
+    return rows
 
 
 def _pause(
-    engines: list[EngineAddress], weights: dict[str, torch.Tensor], versions: Iterator[int]
+    engines: list[EngineAddress],
+    weights: dict[str, torch.Tensor],
+    versions: Iterator[int],
+    *,
+    shares_memory: bool,
 ) -> float:
     """Seconds that these engines stand still in a push of the weights."""
     with FleetWeightSink(
@@ -93,6 +107,7 @@ def _pause(
         bucket_bytes=BUCKET_BYTES,
         timeout_s=120,
         fleet_size=len(engines),
+        shares_memory=shares_memory,
         fused=families()["qwen3"].engine_fused,
         on_lost=print,
     ) as sink:

@@ -4,6 +4,7 @@ Engines take control calls directly: the router forwards none of them.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -194,11 +195,26 @@ class EngineControl(HttpControl):
             dtypes=dtypes,
             shapes=shapes,
             group_name=group,
-            selector=self._pushed,
-            load_format="flattened_bucket",
-            flush_cache=label is not None and not keeps_cache,
-            weight_version=label,
+            **self._loading(label, keeps_cache),
         )
+
+    async def read_bucket(self, parcel: bytes, *, label: str | None, keeps_cache: bool) -> None:
+        """Load one flattened bucket from memory of its host, which `parcel` names; the rest is as
+        in `receive_bucket`."""
+        text = b64encode(parcel).decode()
+        await self._post(
+            "/update_weights_from_tensor",
+            serialized_named_tensors=[text] * self.engine.num_ranks,
+            **self._loading(label, keeps_cache),
+        )
+
+    def _loading(self, label: str | None, keeps_cache: bool) -> dict[str, Any]:
+        return {
+            "selector": self._pushed,
+            "load_format": "flattened_bucket",
+            "flush_cache": label is not None and not keeps_cache,
+            "weight_version": label,
+        }
 
     async def pull(self, folder: str, copy: str) -> None:
         """Bring the copy on its host up to the push in `folder`; requests go on."""

@@ -23,7 +23,7 @@ from agentrl.serving.seals import Seals, Sent
 from agentrl.types import EngineAddress, PushReport
 from agentrl.visible import shown_url
 
-__all__ = ["Members", "NamedTensors", "NoEngineError"]
+__all__ = ["Asked", "Members", "NamedTensors", "NoEngineError"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 _RECALL_S = 0.5
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """Engines were asked what they hold, after the push of `version`; `found` fills up as they
     answer. What the `forgotten` hold is nobody's fault."""
 
@@ -80,7 +80,7 @@ class Members:
         self._tells_digests = tells_digests
         self._pushes_draft = pushes_draft
         self._seals = Seals()
-        self._asked: _Asked | None = None
+        self._asked: Asked | None = None
         self._unseen: set[str] = set()
         self._lost: list[EngineControl] = []
         self._resources = ExitStack()
@@ -158,13 +158,17 @@ class Members:
 
     # ---- what they hold ----------------------------------------------------------------------
 
-    def inspect(self) -> None:
+    def look(self) -> "Asked":
+        """Ask engines what they hold, and wait for no answer: for an `inspect` soon after."""
+        return self._ask()
+
+    def inspect(self, look: "Asked | None" = None) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push, or
         which that push did not change."""
         if (asked := self._asked) is not None:
             self._asked = None
             self._seals.renew(asked.version, asked.sent, self._answers(asked))
-        self._seals.check(self._answers(self._ask()))
+        self._seals.check(self._answers(look or self._ask()))
 
     def renew(self, version: int, sent: Sent) -> None:
         """Ask engines what they hold after the push of `version`, and wait for no answer: the next
@@ -199,23 +203,26 @@ class Members:
                     f" {len(missing)} are missing ({missing[:3]}) after a push"
                 )
 
-    def _ask(self, version: int = 0, sent: Sent = None) -> "_Asked":
+    def _ask(self, version: int = 0, sent: Sent = None) -> "Asked":
         """Ask each engine for its weights, in the loop of the portal."""
         found: dict[str, HeldWeights] = {}
 
         async def ask(member: EngineControl) -> None:
             found[member.name] = await member.held(with_digest=self._tells_digests)
 
-        return _Asked(version, sent, start_calls(self.portal, self.present, ask), found, set())
+        return Asked(version, sent, start_calls(self.portal, self.present, ask), found, set())
 
-    def _answers(self, asked: "_Asked") -> dict[str, HeldWeights]:
-        """Wait for the answers; engines that do not say, or were forgotten since, are left out."""
-        failed = failures_of(asked.calls)
+    def _answers(self, asked: "Asked") -> dict[str, HeldWeights]:
+        """Wait for the answers; engines that do not say, or were lost or forgotten since, are left
+        out."""
+        calls = {member: call for member, call in asked.calls.items() if member in self.present}
+        failed = failures_of(calls)
         for member, error in failed.items():
             if member.name not in self._unseen:
                 logger.warning("nobody can tell which weights %s holds: %s", member.name, error)
         self._unseen = {member.name for member in failed}
-        return {n: held for n, held in asked.found.items() if n not in asked.forgotten}
+        names = {member.name for member in calls} - asked.forgotten
+        return {name: held for name, held in asked.found.items() if name in names}
 
     def _checksum(self, member: EngineControl) -> EngineChecksum:
         return self.portal.call(member.checksum)

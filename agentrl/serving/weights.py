@@ -1,6 +1,6 @@
 """`FleetWeightSink`: versioned weights from the learner to every engine.
 
-    publish:  pause all -> begin -> buckets over the collectives -> end -> continue all
+    publish:  pause all -> begin -> buckets to the fleets -> end -> continue all
 
 No engine continues before every engine has all buckets; the version label travels with the last
 bucket, so an engine never calls half-new weights by a new version. Requests in flight are retracted
@@ -9,10 +9,11 @@ place and keep the cache that older weights filled (`keeps_cache`), but in the f
 sender, which does not know what engines have. If the source of the tensors raises, the engines stay
 paused: they hold a mixture, which the next publish replaces.
 
-A member that is lost is reported (`on_lost`); its fleet's collective is rebuilt and gets all
-buckets again, while the other fleets wait. It takes part again in the first publish that finds it
-ready. A fleet's collective has the same name in every life of the learner. Calls come from one
-thread; HTTP runs in an event loop of the sink's own thread.
+Buckets go over collectives; to engines of this host that share devices with the learner they go
+through shared memory. A member that is lost is reported (`on_lost`); its fleet gets all buckets
+again, over a new collective, while the other fleets wait. It takes part again in the first publish
+that finds it ready. A fleet's collective has the same name in every life of the learner. Calls come
+from one thread; HTTP runs in an event loop of the sink's own thread.
 
 Where engines share devices with the learner, a push is a part of a longer turn:
 
@@ -27,6 +28,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 
@@ -35,10 +37,12 @@ from agentrl.errors import PushError
 from agentrl.serving.buckets import Bucket, BucketStream
 from agentrl.serving.checksums import Fused
 from agentrl.serving.collective import SenderGroup
+from agentrl.serving.collective_fleet import CollectiveFleet
 from agentrl.serving.control import EngineControl
 from agentrl.serving.fleet import Fleet, failures_of, start_calls
 from agentrl.serving.members import Members, NamedTensors, NoEngineError
 from agentrl.serving.seals import Sent, dtype_name, sum_of
+from agentrl.serving.shared_fleet import SharedFleet
 from agentrl.types import EngineAddress, PushReport
 
 __all__ = ["FleetWeightSink"]
@@ -60,6 +64,7 @@ class FleetWeightSink:
 
     backend           "gloo", or "nccl" for engines on GPUs
     host              address at which engines reach this process
+    shares_memory     engines at `host` read weights from memory that they share with this process
     ports             those it may listen on; none: any that is free
     bucket_bytes      --update-weight-buffer-size
     timeout_s         --update-weights-timeout: deadline of each call and each broadcast
@@ -88,6 +93,7 @@ class FleetWeightSink:
         on_lost: Callable[[EngineAddress], None],
         backend: str = "gloo",
         host: str = "127.0.0.1",
+        shares_memory: bool = False,
         ports: Sequence[int] = (),
         engine_dtype: torch.dtype | None = None,
         fused: Fused | None = None,
@@ -109,6 +115,7 @@ class FleetWeightSink:
         self._fleet_size = fleet_size
         self._backend = backend
         self._host, self._ports = host, ports
+        self._shares_memory = shares_memory
         self._engine_dtype = engine_dtype
         self._fused = fused or {}
         self._clock = clock or MonotonicClock()
@@ -205,12 +212,14 @@ class FleetWeightSink:
 
     def _push(self, fleets: list[Fleet], version: int, buckets: BucketStream) -> PushReport:
         started = self._clock.now()
+        look = self._members.look() if self._has_weights else None
         first_pass = iter(buckets)
         head = next(first_pass, None)  # gathered before anyone is paused
         if head is None:
             raise PushError(f"version {version} has no tensors to send")
         self._each(fleets, EngineControl.require_alive)
-        self.inspect()
+        if look is not None:
+            self._members.inspect(look)
         for fleet in fleets:
             self._restore(fleet)
         paused = self._clock.now()
@@ -293,15 +302,26 @@ class FleetWeightSink:
 
     # ---- members -----------------------------------------------------------------------------
 
-    def _fleet(self, members: list[EngineControl]) -> Fleet:
+    def _enlist(self, member: EngineControl) -> None:
+        is_near = self._shares_memory and urlsplit(member.engine.url).hostname == self._host
+        for fleet in self._fleets:
+            if isinstance(fleet, SharedFleet):
+                has_room = is_near
+            else:
+                has_room = not is_near and len(fleet.members) < self._fleet_size
+            if has_room:
+                fleet.enlist(member)
+                return
+        self._fleets.append(self._new_fleet(member, is_near=is_near))
+
+    def _new_fleet(self, member: EngineControl, *, is_near: bool) -> Fleet:
+        portal = self._members.portal
+        if is_near:
+            return SharedFleet([member], name="agentrl-memory", portal=portal)
         taken = {fleet.name for fleet in self._fleets}
         names = (f"agentrl-fleet-{number}" for number in itertools.count())
-        return Fleet(
-            members,
-            name=next(name for name in names if name not in taken),
-            portal=self._members.portal,
-            open_group=self._open_group,
-        )
+        name = next(name for name in names if name not in taken)
+        return CollectiveFleet([member], name=name, portal=portal, open_group=self._open_group)
 
     def _open_group(self, name: str) -> SenderGroup:
         return SenderGroup(
@@ -312,13 +332,6 @@ class FleetWeightSink:
             timeout_s=self._timeout_s,
             connect_s=self._connect_s,
         )
-
-    def _enlist(self, member: EngineControl) -> None:
-        for fleet in self._fleets:
-            if len(fleet.members) < self._fleet_size:
-                fleet.enlist(member)
-                return
-        self._fleets.append(self._fleet([member]))
 
     def _lose(self, member: EngineControl, reason: Exception) -> None:
         if self._shares_devices:

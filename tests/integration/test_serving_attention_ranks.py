@@ -66,13 +66,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield Stack(engine, process.pid, models, weights, folders)
 
 
-def publish(stack: Stack, version: int, weights: Weights) -> None:
+def publish(stack: Stack, version: int, weights: Weights, *, shares_memory: bool = False) -> None:
     with FleetWeightSink(
         [msgspec.structs.replace(stack.engine, num_ranks=GROUPS)],
         bucket_bytes=50_000,
         timeout_s=CALL_S,
         fleet_size=1,
         engine_dtype=torch.float32,
+        shares_memory=shares_memory,
         on_lost=lambda engine: pytest.fail(f"{engine.name} fell out"),
     ) as sink:
         sink.publish(version, weights.items())
@@ -183,21 +184,33 @@ async def test_a_cancelled_turn_leaves_its_group_at_once(stack: Stack) -> None:
             await until(stack, [0, 0])
 
 
+async def test_every_group_reads_a_push_from_memory_of_the_host(stack: Stack) -> None:
+    push = partial(publish, stack, 5, stack.weights[1], shares_memory=True)
+    await anyio.to_thread.run_sync(push)
+    await every_group_plays(stack, stack.models[1], "5")
+
+
 async def test_every_group_loads_the_files_of_a_push_through_a_disk(stack: Stack) -> None:
-    await anyio.to_thread.run_sync(publish, stack, 5, stack.weights[0])
+    await anyio.to_thread.run_sync(publish, stack, 6, stack.weights[0])
     async with EngineControl(stack.engine, timeout_s=CALL_S) as control:
         await control.pause()
-        await control.load(str(stack.folders[1]), "6")
+        await control.load(str(stack.folders[1]), "7")
         await control.resume()
+    await every_group_plays(stack, stack.models[1], "7")
+
+
+async def every_group_plays(stack: Stack, model: PreTrainedModel, version: str) -> None:
+    """Each group answers what transformers does with this model, as this version."""
     prompt = list(range(60))
     said = [await ask(stack, group, prompt) for group in range(GROUPS)]
-    wanted = stack.models[1].generate(
+    wanted = model.generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=12, pad_token_id=0
     )
     for group, answer in enumerate(said):
         assert answer["meta_info"]["dp_rank"] == group
         assert answer["output_ids"] == wanted[0, 60:].tolist()
-        assert [span["version"] for span in answer["meta_info"]["weight_versions"]] == ["6"]
+        versions = [span["version"] for span in answer["meta_info"]["weight_versions"]]
+        assert versions == [version]
 
 
 async def test_nobody_but_the_http_server_listens_for_other_processes(stack: Stack) -> None:

@@ -61,6 +61,8 @@ def sink_to(
     engines: list[EngineAddress],
     lost: list[str] | None = None,
     engine_dtype: torch.dtype | None = None,
+    *,
+    shares_memory: bool = False,
 ) -> FleetWeightSink:
     reported = [] if lost is None else lost
     return FleetWeightSink(
@@ -69,14 +71,15 @@ def sink_to(
         timeout_s=CALL_S,
         fleet_size=16,
         engine_dtype=engine_dtype,
+        shares_memory=shares_memory,
         fused=families()["qwen3"].engine_fused,
         on_lost=lambda engine: reported.append(engine.name),
         key=stack.key,
     )
 
 
-def publish(stack: Stack, version: int, weights: Weights) -> None:
-    with sink_to(stack, stack.engines) as sink:
+def publish(stack: Stack, version: int, weights: Weights, *, shares_memory: bool = False) -> None:
+    with sink_to(stack, stack.engines, shares_memory=shares_memory) as sink:
         sink.publish(version, weights.items())
         sink.verify(weights.items())
 
@@ -125,6 +128,23 @@ async def test_greedy_turns_through_the_router_equal_those_of_the_engine_and_of_
         assert turn.output_ids == reference[0, len(prompt) :].tolist()
         assert turn.versions == [1] * len(turn.output_ids)
         assert turn.logprobs == pytest.approx(turns[0].logprobs, abs=1e-4)
+
+
+async def test_engines_read_a_push_from_memory_that_they_share_with_the_sender(
+    stack: Stack,
+) -> None:
+    prompt, sampling = [11, 12, 13, 14], SamplingParams(temperature=0.0, max_new_tokens=16)
+    for version, seed in ((1, 6), (2, 7)):
+        push = partial(publish, stack, version, weights_of(seed), shares_memory=True)
+        await anyio.to_thread.run_sync(push)
+        reference = make_model(seed).generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=16, pad_token_id=0
+        )
+        for engine in stack.engines:
+            async with client_to(stack, engine.url) as client:
+                turn = await client.generate(prompt, sampling, routing_key="a", priority=0)
+            assert turn.output_ids == reference[0, len(prompt) :].tolist()
+            assert turn.versions == [version] * len(turn.output_ids)
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 0.5, "top_k": 1}])

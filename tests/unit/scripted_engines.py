@@ -7,7 +7,9 @@ that tests compare bytes.
 
 import hashlib
 import json
+import pickle
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -91,7 +93,10 @@ class ScriptedEngine:
         if path == "/resume_memory_occupation":
             assert self.memory.isdisjoint(body["tags"])
             self.memory |= set(body["tags"])
-        if path in ("/begin_weight_update", "/update_weights_from_distributed"):
+        if (
+            path.startswith(("/begin_weight_update", "/update_weights_from_"))
+            and "selector" in body
+        ):
             self.selectors.add(body["selector"])
         if path == "/begin_weight_update":
             if self.session_open:
@@ -106,6 +111,8 @@ class ScriptedEngine:
             return None if group else "The group to be destroyed does not exist."
         if path == "/update_weights_from_distributed":
             return self._receive(body)
+        if path == "/update_weights_from_tensor":
+            return self._read(body)
         if path == "/pull_weights":
             pull(Path(body["folder"]), Path(body["copy"]))
         if path == "/update_weights_from_disk":
@@ -133,13 +140,8 @@ class ScriptedEngine:
         self._groups[name] = dist.ProcessGroupGloo(prefixed, body["rank_offset"], size, patience)
 
     def _receive(self, body: dict[str, Any]) -> str | None:
-        self._num_buckets += 1
-        self.drops.append(body["flush_cache"])
-        if self._num_buckets in self.refused_buckets:
-            return "Failed to update parameter online: scripted."
-        if not (self.paused and self.session_open):
-            return "not paused, or no session is open"
-        assert "weights" in self.memory
+        if refusal := self._refuses(body):
+            return refusal
         dtypes = [getattr(torch, dtype) for dtype in body["dtypes"]]
         counts = [
             torch.Size(shape).numel() * dtype.itemsize
@@ -157,10 +159,35 @@ class ScriptedEngine:
         for name, dtype, shape, count in rows:
             self.weights[name] = flat[offset : offset + count].clone().view(dtype).reshape(shape)
             offset += count
+        self._loaded(body)
+        return None
+
+    def _read(self, body: dict[str, Any]) -> str | None:
+        if refusal := self._refuses(body):
+            return refusal
+        [parcel] = body["serialized_named_tensors"]
+        found = pickle.loads(b64decode(parcel))
+        for meta in found["metadata"]:
+            part = found["flattened_tensor"][meta.start_idx : meta.end_idx]
+            self.weights[meta.name] = part.clone().view(meta.dtype).reshape(meta.shape)
+        self._loaded(body)
+        return None
+
+    def _refuses(self, body: dict[str, Any]) -> str | None:
+        self._num_buckets += 1
+        self.drops.append(body["flush_cache"])
+        assert body["load_format"] == "flattened_bucket"
+        if self._num_buckets in self.refused_buckets:
+            return "Failed to update parameter online: scripted."
+        if not (self.paused and self.session_open):
+            return "not paused, or no session is open"
+        assert "weights" in self.memory
+        return None
+
+    def _loaded(self, body: dict[str, Any]) -> None:
         if body["weight_version"] is not None:
             self.version = body["weight_version"]
         self.on_bucket()
-        return None
 
     def checksum(self) -> dict[str, Any]:
         digest = hashlib.sha256()

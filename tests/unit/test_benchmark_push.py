@@ -9,7 +9,7 @@ from benchmarks import Row, push
 from benchmarks.async_vs_sync import SPARE, Iteration
 from benchmarks.probes import NEIGHBOURS, Turn, added_seconds
 from benchmarks.push import WARMUP, Measured, measured, rows_of
-from benchmarks.push_pairs import rows_of_pairs
+from benchmarks.push_pairs import WAYS, rows_of_pairs
 
 NAMES = ("perf/iteration_s", "perf/push_s", "perf/push_pause_s")
 
@@ -130,3 +130,9 @@ def test_the_measured_job_is_the_default_job_without_a_save_in_it(engines: int) 
 
 def test_every_metric_that_is_read_is_one_that_runs_write() -> None:
     assert [name for name in NAMES if REGISTRY.find(name) is None] == []
+
+
+def test_rows_of_pairs_through_memory_have_names_of_their_own() -> None:
+    pauses, floors = {1: [1.0], 2: [1.1]}, {1: [0.5], 2: [1.0]}
+    over_tcp, through_memory = (rows_of_pairs(pauses, floors, way) for way in WAYS)
+    assert [row.metric for row in through_memory] == [f"{row.metric}_memory" for row in over_tcp]

@@ -27,7 +27,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError, EnvironmentSetupError
-from agentrl.serving.fleet import Fleet
+from agentrl.serving.collective_fleet import CollectiveFleet
 from agentrl.types import EngineAddress
 
 MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
@@ -260,7 +260,7 @@ def portal() -> Iterator[BlockingPortal]:
 def test_engines_of_several_sizes_have_all_their_ranks_in_a_push(portal: BlockingPortal) -> None:
     members = [Member("a", 2), Member("b", 1), Member("c", 4)]
     sender = Sender()
-    fleet = Fleet(
+    fleet = CollectiveFleet(
         cast(Any, members), name="weights", portal=portal, open_group=lambda name: cast(Any, sender)
     )
     fleet.connect()

@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from agentrl.errors import EngineError
 from agentrl.serving.buckets import make_buckets
 from agentrl.serving.collective import SenderGroup
-from agentrl.serving.fleet import Fleet
+from agentrl.serving.collective_fleet import CollectiveFleet
 from agentrl.serving.http_control import EngineRefusedError
 from agentrl.types import EngineAddress
 
@@ -102,8 +102,8 @@ class Sender(SenderGroup):
         return answer
 
 
-def fleet_of(engines: list[Engine], portal: BlockingPortal, **more: Any) -> Fleet:
-    return Fleet(
+def fleet_of(engines: list[Engine], portal: BlockingPortal, **more: Any) -> CollectiveFleet:
+    return CollectiveFleet(
         engines,  # type: ignore[arg-type]
         name="weights",
         portal=portal,

@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agentrl.errors import EngineError
 from agentrl.serving.buckets import make_buckets
-from agentrl.serving.fleet import Fleet
+from agentrl.serving.collective_fleet import CollectiveFleet
 from agentrl.serving.http_control import EngineRefusedError
 from agentrl.types import EngineAddress
 
@@ -104,8 +104,8 @@ def portal() -> Iterator[BlockingPortal]:
             portal.call(portal.stop, True)  # an engine may be stuck for ever
 
 
-def fleet_of(engines: list[Engine], portal: BlockingPortal, noted: list[str]) -> Fleet:
-    fleet = Fleet(
+def fleet_of(engines: list[Engine], portal: BlockingPortal, noted: list[str]) -> CollectiveFleet:
+    fleet = CollectiveFleet(
         engines,  # type: ignore[arg-type]
         name="weights",
         portal=portal,

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from agentrl.serving.collective_fleet import CollectiveFleet
 from agentrl.serving.weights import FleetWeightSink
 from tests.integration.listeners import listeners_of
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
@@ -16,6 +17,7 @@ __all__ = ["cluster"]  # a fixture of these tests too
 def die(sink: FleetWeightSink) -> None:
     """End the sender's side without a word to anyone, as the kernel does for a killed process."""
     for fleet in sink._fleets:
+        assert isinstance(fleet, CollectiveFleet)
         assert fleet._group is not None
         fleet._group.close()
         fleet._group = None
@@ -54,7 +56,9 @@ def test_the_store_of_a_collective_listens_at_its_host_alone(cluster: Cluster) -
     """torch would listen on every interface, and a store takes writes from anybody."""
     sink = cluster.sink("e0", "e1")
     sink.publish(1, some_weights(1).items())
-    group = sink._fleets[0]._group
+    [fleet] = sink._fleets
+    assert isinstance(fleet, CollectiveFleet)
+    group = fleet._group
     assert group is not None
     (store,) = [found for found in listeners_of(os.getpid()) if found.port == group.port]
     assert str(store.address) == "127.0.0.1"
@@ -69,7 +73,7 @@ def test_a_meeting_that_does_not_come_about_is_tried_again_long_before_the_deadl
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine that waits elsewhere is let go: of itself it would wait for hours."""
-    monkeypatch.setattr("agentrl.serving.fleet._MARGIN_S", 10_000)
+    monkeypatch.setattr("agentrl.serving.collective_fleet._MARGIN_S", 10_000)
     sink = cluster.sink("e0", "e1", timeout_s=10_000, connect_s=5)
     cluster.engines["e1"].missed_meetings = 1
     sink.publish(1, some_weights(1).items())

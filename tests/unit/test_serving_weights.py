@@ -50,6 +50,21 @@ def test_the_next_bucket_is_gathered_while_engines_load_the_one_before(cluster: 
     assert met == [True] * 2
 
 
+def test_engines_say_what_they_hold_while_the_first_bucket_is_gathered(cluster: Cluster) -> None:
+    sink, asked = cluster.sink("e0"), threading.Event()
+    sink.publish(1, some_weights(1).items())
+    sink.inspect()
+    met: list[bool] = []
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        met.append(asked.wait(20))
+        yield from some_weights(2).items()
+
+    cluster.engines["e0"].before_checksum = asked.set
+    sink.publish(2, tensors())
+    assert met == [True]
+
+
 def test_a_push_is_for_the_model_that_samples_and_not_for_its_draft(cluster: Cluster) -> None:
     cluster.sink("e0").publish(1, some_weights(1).items())
     assert cluster.engines["e0"].selectors == {"target"}

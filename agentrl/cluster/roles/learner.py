@@ -140,9 +140,17 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "pushes_draft": config.pushes_draft,
         "keeps_cache": config.keeps_cache,
         "shares_devices": config.colocate,
+        "shares_memory": _has_near_engines(config),
         "keeps_memory": config.colocate and not config.offload_rollout,
         "ports": tuple(spec.push_ports),
     }
+
+
+def _has_near_engines(config: RunConfig) -> bool:
+    """Whether each engine has all of its ranks on one host, which may be the learner's. With
+    `dp_size` SGLang says that it has replicas, for which it reads no memory."""
+    fits = max(engine.size for engine in config.engines) <= config.actor_num_gpus_per_node
+    return config.colocate and fits and int(config.sglang.get("dp_size") or 1) == 1
 
 
 def disk_settings(spec: RunSpec) -> dict[str, Any]:

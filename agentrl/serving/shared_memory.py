@@ -1,0 +1,85 @@
+"""Buckets of weights in memory that this process shares with engines of its host.
+
+SGLang's `update_weights_from_tensor` takes a pickle of a few types that it lets through, in which
+the bytes may stand as the name of shared memory: a reader opens that memory and copies from it to
+its parameters. On GPUs the memory is the host's all the same.
+
+torch keeps such memory as a file of `/dev/shm` with a count of its readers, in a process of its own
+(`torch_shm_manager`), which removes the files of a process that is gone. Nothing here imports
+SGLang.
+"""
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import (
+    rebuild_storage_filename,
+    rebuild_tensor,
+    rebuild_typed_storage,
+)
+
+from agentrl.errors import PushError
+from agentrl.serving.buckets import Bucket
+
+__all__ = ["SharedBuckets"]
+
+
+class SharedBuckets:
+    """One bucket at a time: the next one takes its place, when all have read it."""
+
+    def __init__(self) -> None:
+        self._room = torch.empty(0, dtype=torch.uint8)
+
+    def place(self, bucket: Bucket, num_readers: int) -> bytes:
+        """Write a bucket into the memory; what each of so many processes is to be sent, to read it.
+        Raises PushError where the host has no room for it."""
+        size = bucket.payload.nbytes
+        if size > self._room.nbytes:
+            self._room = _shared(size)
+        self._room[:size].copy_(bucket.payload)
+        storage = self._room.untyped_storage()
+        for _ in range(num_readers):
+            storage._shared_incref()  # type: ignore[no-untyped-call]  # each reader takes one back
+        where = _Call(
+            rebuild_storage_filename, torch.UntypedStorage, *storage._share_filename_cpu_()
+        )
+        typed = _Call(rebuild_typed_storage, where, torch.uint8)
+        flat = _Call(rebuild_tensor, torch.Tensor, typed, (0, (size,), (1,), False))
+        return pickle.dumps({"flattened_tensor": flat, "metadata": _layout(bucket)})
+
+
+class _Call:
+    """Pickled, it is what a function returns where it is read."""
+
+    def __init__(self, function: Any, *values: Any) -> None:
+        self._parts = (function, values)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._parts
+
+
+def _shared(size: int) -> torch.Tensor:
+    room = torch.empty(size, dtype=torch.uint8)
+    try:
+        room.untyped_storage()._share_filename_cpu_()
+    except RuntimeError as error:
+        raise PushError(
+            f"{size} bytes of weights do not fit into the memory that processes of this host share "
+            f"(/dev/shm): {error}. Give it more (docker run --shm-size), or send less at once "
+            "(--update-weight-buffer-size)"
+        ) from error
+    return room
+
+
+def _layout(bucket: Bucket) -> list[SimpleNamespace]:
+    """Where each tensor lies, by SGLang's names."""
+    found, start = [], 0
+    for name, dtype_name, shape in zip(bucket.names, bucket.dtypes, bucket.shapes, strict=True):
+        dtype: torch.dtype = getattr(torch, dtype_name)
+        end = start + torch.Size(shape).numel() * dtype.itemsize
+        place = {"start_idx": start, "end_idx": end, "numel": end - start}
+        found.append(SimpleNamespace(name=name, shape=torch.Size(shape), dtype=dtype, **place))
+        start = end
+    return found
