@@ -5,16 +5,19 @@ each at an offset that its element size divides; SGLang rebuilds them from names
 
 Tensors that SGLang joins to one parameter share a bucket: of DeepSeek's `q_a_proj` and
 `kv_a_proj_with_mqa` it would forget the one that came without the other.
+
+On a host new memory is dear: the kernel clears each page of it. So buckets there lie in two rooms
+in turn, which stay from push to push: one is filled while the other is sent.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 
 from agentrl.serving.checksums import Fused
 
-__all__ = ["Bucket", "BucketStream", "make_buckets"]
+__all__ = ["Bucket", "BucketStream", "Rooms", "make_buckets", "new_room"]
 
 
 class Bucket(NamedTuple):
@@ -27,12 +30,41 @@ class Bucket(NamedTuple):
     last: bool
 
 
+def new_room(size: int) -> torch.Tensor:
+    """So many bytes of host memory."""
+    return torch.empty(size, dtype=torch.uint8)
+
+
+class Rooms:
+    """Host memory for two buckets in turn, from `make`. A bucket is overwritten by the next but
+    one."""
+
+    def __init__(self, make: Callable[[int], torch.Tensor] = new_room) -> None:
+        self._make = make
+        self._rooms: list[torch.Tensor] = []
+
+    def next(self, size: int) -> torch.Tensor:
+        """Room for a bucket of `size` bytes, where the last but one lay."""
+        room = self._rooms.pop(0) if len(self._rooms) == 2 else None
+        if room is None or room.nbytes < size:
+            room = self._make(size)
+        self._rooms.append(room)
+        return room[:size]
+
+    def leave(self) -> None:
+        """Overwrite nothing: somebody may still send what was given up."""
+        self._rooms = []
+
+
 def make_buckets(
-    tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int, fused: Fused | None = None
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    max_bytes: int,
+    fused: Fused | None = None,
+    rooms: Rooms | None = None,
 ) -> Iterator[Bucket]:
     """Pack `tensors` (name, tensor) in order into buckets of at most `max_bytes` each. Neighbours
     that are one parameter of the engine (`fused`) stay together; what is larger than a bucket
-    travels alone."""
+    travels alone. Buckets lie in `rooms`, or (none given) on the device of their tensors."""
     pending: list[tuple[str, torch.Tensor]] = []
     first, last = 0, ""  # where in `pending` the newest parameter begins, and its name
     for name, tensor in tensors:
@@ -42,11 +74,11 @@ def make_buckets(
         if parameter != last:
             first, last = len(pending), parameter
         if first and not fits:
-            yield _pack(pending[:first], last=False)
+            yield _pack(pending[:first], rooms, last=False)
             pending, first = pending[first:], 0
         pending.append((name, tensor))
     if pending:
-        yield _pack(pending, last=True)
+        yield _pack(pending, rooms, last=True)
 
 
 def _parameter(name: str, fused: Fused) -> str:
@@ -59,15 +91,23 @@ def _parameter(name: str, fused: Fused) -> str:
     return name
 
 
-def _pack(named: list[tuple[str, torch.Tensor]], *, last: bool) -> Bucket:
+def _pack(named: list[tuple[str, torch.Tensor]], rooms: Rooms | None, *, last: bool) -> Bucket:
     flat = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for _, tensor in named]
     return Bucket(
         names=[name for name, _ in named],
         dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
         shapes=[list(tensor.shape) for _, tensor in named],
-        payload=torch.cat(flat),
+        payload=torch.cat(flat) if rooms is None else _written(flat, rooms),
         last=last,
     )
+
+
+def _written(pieces: list[torch.Tensor], rooms: Rooms) -> torch.Tensor:
+    room, start = rooms.next(sum(piece.nbytes for piece in pieces)), 0
+    for piece in pieces:
+        room[start : start + piece.nbytes].copy_(piece)
+        start += piece.nbytes
+    return room
 
 
 class BucketStream:
@@ -82,8 +122,9 @@ class BucketStream:
         tensors: Iterable[tuple[str, torch.Tensor]],
         max_bytes: int,
         fused: Fused | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
-        self._again = None if isinstance(tensors, Iterator) else (tensors, max_bytes, fused)
+        self._again = None if isinstance(tensors, Iterator) else (tensors, max_bytes, fused, rooms)
         self._rest = make_buckets(tensors, max_bytes, fused)
         self._kept: list[Bucket] = []
 

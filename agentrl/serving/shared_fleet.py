@@ -13,19 +13,19 @@ from agentrl.errors import EngineError
 from agentrl.serving.buckets import Bucket
 from agentrl.serving.control import EngineControl
 from agentrl.serving.fleet import Fleet, Outcomes, failures_of, start_calls
-from agentrl.serving.shared_memory import SharedBuckets
+from agentrl.serving.shared_memory import parcel_of
 
 __all__ = ["SharedFleet"]
 
 
 class SharedFleet(Fleet):
-    """`members` are independent of each other: there is nothing that they join or leave."""
+    """`members` are independent of each other: there is nothing that they join or leave. Payloads
+    lie in a `shared_room`."""
 
     def __init__(
         self, members: Iterable[EngineControl], *, name: str, portal: BlockingPortal
     ) -> None:
         super().__init__(members, name=name, portal=portal)
-        self._memory = SharedBuckets()
         self._outcomes: Outcomes = {}
 
     def connect(self) -> None:
@@ -37,7 +37,7 @@ class SharedFleet(Fleet):
     ) -> None:
         """See `Fleet`."""
         num_readers = sum(member.engine.num_ranks for member in self.members)
-        parcel = self._memory.place(bucket._replace(payload=payload), num_readers)
+        parcel = parcel_of(bucket._replace(payload=payload), num_readers)
         self._outcomes = start_calls(
             self._portal,
             self.members,

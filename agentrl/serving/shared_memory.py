@@ -21,33 +21,39 @@ from torch.multiprocessing.reductions import (
 )
 
 from agentrl.errors import PushError
-from agentrl.serving.buckets import Bucket
+from agentrl.serving.buckets import Bucket, new_room
 
-__all__ = ["SharedBuckets"]
+__all__ = ["parcel_of", "shared_room"]
 
 
-class SharedBuckets:
-    """One bucket at a time: the next one takes its place, when all have read it."""
+def shared_room(size: int) -> torch.Tensor:
+    """So many bytes that other processes of this host may read. Raises PushError where it has no
+    room for them."""
+    room = new_room(size)
+    try:
+        room.untyped_storage()._share_filename_cpu_()
+    except RuntimeError as error:
+        raise PushError(
+            f"{size} bytes of weights do not fit into the memory that processes of this host share "
+            f"(/dev/shm): {error}. Give it more (docker run --shm-size), or send less at once "
+            "(--update-weight-buffer-size)"
+        ) from error
+    return room
 
-    def __init__(self) -> None:
-        self._room = torch.empty(0, dtype=torch.uint8)
 
-    def place(self, bucket: Bucket, num_readers: int) -> bytes:
-        """Write a bucket into the memory; what each of so many processes is to be sent, to read it.
-        Raises PushError where the host has no room for it."""
-        size = bucket.payload.nbytes
-        if size > self._room.nbytes:
-            self._room = _shared(size)
-        self._room[:size].copy_(bucket.payload)
-        storage = self._room.untyped_storage()
-        for _ in range(num_readers):
-            storage._shared_incref()  # type: ignore[no-untyped-call]  # each reader takes one back
-        where = _Call(
-            rebuild_storage_filename, torch.UntypedStorage, *storage._share_filename_cpu_()
-        )
-        typed = _Call(rebuild_typed_storage, where, torch.uint8)
-        flat = _Call(rebuild_tensor, torch.Tensor, typed, (0, (size,), (1,), False))
-        return pickle.dumps({"flattened_tensor": flat, "metadata": _layout(bucket)})
+def parcel_of(bucket: Bucket, num_readers: int) -> bytes:
+    """What each of so many processes is to be sent, to read a bucket that lies at the beginning of
+    a `shared_room`."""
+    size, storage = bucket.payload.nbytes, bucket.payload.untyped_storage()
+    if not (storage.is_shared() and bucket.payload.storage_offset() == 0):
+        raise PushError("a bucket is not where engines could read it: it lies in no shared room")
+    for _ in range(num_readers):
+        storage._shared_incref()  # type: ignore[no-untyped-call]  # each reader takes one back
+    name = storage._share_filename_cpu_()
+    opened = _Call(rebuild_storage_filename, torch.UntypedStorage, *name)
+    typed = _Call(rebuild_typed_storage, opened, torch.uint8)
+    flat = _Call(rebuild_tensor, torch.Tensor, typed, (0, (size,), (1,), False))
+    return pickle.dumps({"flattened_tensor": flat, "metadata": _layout(bucket)})
 
 
 class _Call:
@@ -58,19 +64,6 @@ class _Call:
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._parts
-
-
-def _shared(size: int) -> torch.Tensor:
-    room = torch.empty(size, dtype=torch.uint8)
-    try:
-        room.untyped_storage()._share_filename_cpu_()
-    except RuntimeError as error:
-        raise PushError(
-            f"{size} bytes of weights do not fit into the memory that processes of this host share "
-            f"(/dev/shm): {error}. Give it more (docker run --shm-size), or send less at once "
-            "(--update-weight-buffer-size)"
-        ) from error
-    return room
 
 
 def _layout(bucket: Bucket) -> list[SimpleNamespace]:

@@ -34,7 +34,7 @@ import torch
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
-from agentrl.serving.buckets import Bucket, BucketStream
+from agentrl.serving.buckets import Bucket, BucketStream, Rooms, new_room
 from agentrl.serving.checksums import Fused
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.collective_fleet import CollectiveFleet
@@ -43,6 +43,7 @@ from agentrl.serving.fleet import Fleet, failures_of, start_calls
 from agentrl.serving.members import Members, NamedTensors, NoEngineError
 from agentrl.serving.seals import Sent, dtype_name, sum_of
 from agentrl.serving.shared_fleet import SharedFleet
+from agentrl.serving.shared_memory import shared_room
 from agentrl.types import EngineAddress, PushReport
 
 __all__ = ["FleetWeightSink"]
@@ -65,6 +66,7 @@ class FleetWeightSink:
     backend           "gloo", or "nccl" for engines on GPUs
     host              address at which engines reach this process
     shares_memory     engines at `host` read weights from memory that they share with this process
+                      (with gloo for the others)
     ports             those it may listen on; none: any that is free
     bucket_bytes      --update-weight-buffer-size
     timeout_s         --update-weights-timeout: deadline of each call and each broadcast
@@ -120,6 +122,8 @@ class FleetWeightSink:
         self._fused = fused or {}
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
+        is_on_host = self._device.type == "cpu"
+        self._rooms = Rooms(shared_room if shares_memory else new_room) if is_on_host else None
         self._members = Members(
             engines,
             timeout_s=timeout_s,
@@ -147,7 +151,7 @@ class FleetWeightSink:
         to the deadline. Raises PushError when none has, or when the sender itself fails; engines
         then stay paused until a publish succeeds.
         """
-        buckets = BucketStream(tensors, self._bucket_bytes, self._fused)
+        buckets = BucketStream(tensors, self._bucket_bytes, self._fused, self._rooms)
 
         def push(back: list[EngineControl]) -> PushReport:
             for member in back:
@@ -252,6 +256,8 @@ class FleetWeightSink:
             sent = max(sent, self._send(pending, source, version), key=lambda one: one.num_bytes)
             source = iter(buckets)
             pending = [fleet for fleet in pending if not fleet.connected]
+            if pending and self._rooms is not None:
+                self._rooms.leave()
         for fleet in fleets:
             fleet.delivered()
         return sent

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentrl.errors import PushError
 from agentrl.serving.buckets import make_buckets
-from agentrl.serving.shared_memory import SharedBuckets
+from agentrl.serving.shared_memory import parcel_of, shared_room
 from agentrl.serving.weights import FleetWeightSink
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
@@ -83,16 +83,17 @@ def test_a_bucket_is_read_in_another_process_and_its_file_ends_with_the_sender(
     reader = "import pickle, sys; print(pickle.load(sys.stdin.buffer)['flattened_tensor'].sum())"
     sender = f"""
 import subprocess, sys, torch
-from agentrl.serving.buckets import make_buckets
-from agentrl.serving.shared_memory import SharedBuckets
+from agentrl.serving.buckets import Rooms, make_buckets
+from agentrl.serving.shared_memory import parcel_of, shared_room
 
-memory = SharedBuckets()
+rooms = Rooms(shared_room)
 for number in (1, 2, 1):  # the second one is larger
-    [bucket] = make_buckets([("a", torch.full((number,), number, dtype=torch.uint8))], 100)
+    tensor = torch.full((number,), number, dtype=torch.uint8)
+    [bucket] = make_buckets([("a", tensor)], 100, None, rooms)
     for _ in range(2):
         command = [sys.executable, "-c", {reader!r}]
-        subprocess.run(command, input=memory.place(bucket, 1), check=True)
-print(memory._room.untyped_storage()._share_filename_cpu_()[1].decode())
+        subprocess.run(command, input=parcel_of(bucket, 1), check=True)
+print(bucket.payload.untyped_storage()._share_filename_cpu_()[1].decode())
 """
     said = subprocess.run(
         [sys.executable, "-c", sender], capture_output=True, text=True, check=True
@@ -104,11 +105,15 @@ print(memory._room.untyped_storage()._share_filename_cpu_()[1].decode())
 
 
 def test_a_host_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    [bucket] = make_buckets([("a", torch.ones(10))], 100)
-
     def full(*_: object) -> None:
         raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
 
     monkeypatch.setattr(torch.UntypedStorage, "_share_filename_cpu_", full)
     with pytest.raises(PushError, match=r"^40 bytes of weights do not .*/dev/shm.*--shm-size"):
-        SharedBuckets().place(bucket, 1)
+        shared_room(40)
+
+
+def test_a_bucket_that_no_other_process_could_read_is_refused() -> None:
+    [bucket] = make_buckets([("a", torch.ones(10))], 100)
+    with pytest.raises(PushError, match="lies in no shared room"):
+        parcel_of(bucket, 1)

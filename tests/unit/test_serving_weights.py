@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentrl.errors import PushError
-from agentrl.serving.buckets import BucketStream, make_buckets
+from agentrl.serving.buckets import BucketStream, Rooms, make_buckets
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
 pytestmark = pytest.mark.slow
@@ -274,6 +274,49 @@ def test_buckets_are_aligned_bounded_and_complete() -> None:
     assert buckets[1].dtypes == ["float64", "bfloat16"]
     assert buckets[1].payload[:32].view(torch.float64).tolist() == [0, 1, 2, 3]
     assert buckets[3].shapes == [[]]
+
+
+def test_buckets_lie_in_two_rooms_in_turn_which_stay() -> None:
+    rooms, weights = Rooms(), [(name, torch.full((10,), float(name))) for name in "1234"]
+    stream = BucketStream(weights, 40, None, rooms)
+    places = list[int]()
+    for _ in range(2):
+        for bucket in stream:
+            name = float(bucket.names[0])
+            assert torch.equal(bucket.payload.view(torch.float32), torch.full((10,), name))
+            places.append(bucket.payload.data_ptr())
+    assert places == places[:2] * 4
+    assert len(set(places)) == 2
+
+
+def test_rooms_that_may_still_be_sent_are_not_written_again() -> None:
+    rooms = Rooms()
+    first = rooms.next(40)
+    rooms.next(40)
+    rooms.leave()
+    assert rooms.next(40).data_ptr() != first.data_ptr()
+
+
+def test_a_push_that_is_sent_again_leaves_the_rooms_of_the_one_that_was_given_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = cluster.sink("e0", "e1")
+    left: list[bool] = []
+    assert sink._rooms is not None
+    rooms, leave = sink._rooms, sink._rooms.leave
+
+    def leave_and_say() -> None:
+        left.append(True)
+        leave()
+
+    monkeypatch.setattr(rooms, "leave", leave_and_say)
+    weights = some_weights(1)
+    sink.publish(1, weights.items())
+    assert left == []
+    cluster.engines["e1"].on_bucket = cluster.engines["e1"].die
+    sink.publish(2, weights.items())
+    assert left == [True]
+    cluster.assert_serving(2, weights, "e0")
 
 
 def test_tensors_that_an_engine_joins_to_one_parameter_share_a_bucket() -> None:
