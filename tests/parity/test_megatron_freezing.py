@@ -213,6 +213,21 @@ def test_a_run_that_begins_with_another_ones_state_needs_moments_of_all_that_it_
         opened("qwen3", run_id="c").load_state(frozen)
 
 
+def test_a_run_that_trained_one_expert_is_saved_and_goes_on(
+    opened: Open, follow_script: Any, tmp_path: Path
+) -> None:
+    """Experts of a layer are one tensor in a checkpoint, of whose moments a part is nowhere."""
+    saved, trains = tmp_path / "saved", {ONLY: [r"experts\..*weight1$"]}
+    backend = opened("qwen3-moe", run_id="a", **trains)
+    follow_script(backend, [("step", "0"), ("save", str(saved)), ("step", "1")])
+    wanted = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
+    again = opened("qwen3-moe", run_id="a", **trains)
+    follow_script(again, [("load", str(saved)), ("step", "1")])
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in again.hf_tensors())
+    with pytest.raises(ConfigError, match=r"no optimizer state of \d+ .*experts.*--no-load-optim"):
+        opened("qwen3-moe", run_id="c", **{ONLY: ["experts"]}).load_state(saved)
+
+
 def test_a_critic_goes_by_the_same_names_and_always_trains_its_head(
     opened: Open, follow_script: Any
 ) -> None:

@@ -235,5 +235,6 @@ def _write_torch_dist(target: Path, written: Iterator[Shard], arguments: Mapping
     with replaced(target) as partly:
         folder = partly / "release"
         disk.make_folder(folder)
-        shards.write_index(folder, [shards.write(folder, 0, written).index], arguments)
+        index = shards.write(folder, 0, written).index
+        shards.write_index(folder, [index], arguments, may_lack=lambda _: False)
         disk.write_file(partly / TRACKER, b"release")

@@ -13,7 +13,7 @@ import io
 import pickle
 import zipfile
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -34,7 +34,7 @@ from agentrl.learner.manifest import FileDigest, FileFacts
 from agentrl.learner.megatron.boxes import overlap
 from agentrl.learner.megatron.placement import CONTENT, Shard
 
-__all__ = ["Index", "WrittenShards", "copied", "read", "require", "write", "write_index"]
+__all__ = ["Index", "WrittenShards", "copied", "holds", "read", "require", "write", "write_index"]
 
 #: What Megatron's training wants to know. Of a checkpoint without version it would put the rows of
 #: queries, keys and values into another order, as versions before 2 had them.
@@ -88,9 +88,15 @@ def write(directory: Path, rank: int, shards: Iterable[Shard]) -> WrittenShards:
     return WrittenShards(index, {name: digest.facts()})
 
 
-def write_index(directory: Path, parts: Sequence[Index], arguments: Mapping[str, Any]) -> None:
+def write_index(
+    directory: Path,
+    parts: Sequence[Index],
+    arguments: Mapping[str, Any],
+    may_lack: Callable[[str], bool],
+) -> None:
     """Join the parts of all ranks and describe the whole durably, for us and for others, which are
-    told the `arguments` of the model by Megatron's names: plain values.
+    told the `arguments` of the model by Megatron's names: plain values. `may_lack`: whether of a
+    tensor of this key a part may be nowhere, as the moments of experts that are frozen.
     EnvironmentSetupError when a file is not here as its rank wrote it."""
     index: Index = {}
     for part in parts:
@@ -99,7 +105,8 @@ def write_index(directory: Path, parts: Sequence[Index], arguments: Mapping[str,
             known.chunks.extend(whole.chunks)
     _check_files(directory, index)
     for key, whole in index.items():
-        assert sum(prod(chunk.sizes) for chunk in whole.chunks) == prod(whole.shape), key
+        there, all_of_it = sum(prod(chunk.sizes) for chunk in whole.chunks), prod(whole.shape)
+        assert there == all_of_it or (there < all_of_it and may_lack(key)), key
     disk.write_file(directory / INDEX, msgspec.json.encode(index))
     disk.write_file(directory / ".metadata", pickle.dumps(_for_torch(index)))
     torch.save({**_COMMON, "args": Namespace(**arguments)}, directory / "common.pt")
@@ -120,6 +127,16 @@ def require(directory: Path, index: Index, shards: Sequence[Shard]) -> None:
                 f"{directory} is of another model or type: the run has {wanted}, the checkpoint"
                 f" shape {whole.shape} in {whole.dtype}"
             )
+
+
+def holds(whole: Whole, shard: Shard) -> bool:
+    """Whether every element of `shard` is somewhere in the files."""
+    box = (shard.offset, tuple(shard.tensor.shape))
+    found = 0
+    for chunk in whole.chunks:
+        if (common := overlap(box, (chunk.offset, chunk.sizes))) is not None:
+            found += shard.tensor[common[0]].numel()
+    return found == shard.tensor.numel()
 
 
 @torch.no_grad()

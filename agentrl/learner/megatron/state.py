@@ -144,7 +144,8 @@ def _join(
 
     def describe() -> None:
         if dist.get_rank() == 0:
-            shards.write_index(directory, [part.index for part in written], arguments)
+            indexes = [part.index for part in written]
+            shards.write_index(directory, indexes, arguments, lambda key: bool(_weight_of(key)))
             disk.write_file(directory / _PROGRESS, msgspec.json.encode(progress))
 
     together(describe)
@@ -211,10 +212,20 @@ def load(
 
 
 def _require_moments(directory: Path, index: shards.Index, wanted: Iterable[Shard]) -> None:
-    """Those of all that is trained here: a weight without any was frozen there."""
+    """Those of all that is trained here: a weight without any was frozen there, as one expert of
+    those that are one tensor may have been."""
     keys = {shard.key for shard in wanted} - index.keys()
     frozen = index.keys() - set(map(_weight_of, index))
-    lacking = sorted({weight for key in keys if (weight := _weight_of(key)) in frozen})
+    without = {weight for key in keys if (weight := _weight_of(key)) in frozen}
+    in_part = {
+        weight
+        for shard in wanted
+        if (weight := _weight_of(shard.key)) is not None
+        and shard.key in index
+        and index[shard.key].shape == shard.whole
+        and not shards.holds(index[shard.key], shard)
+    }
+    lacking = sorted(without | in_part)
     if lacking:
         raise ConfigError(
             f"{directory} has no optimizer state of {len(lacking)} tensors that this run trains,"
