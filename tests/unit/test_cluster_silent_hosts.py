@@ -150,6 +150,7 @@ def test_a_start_that_waits_for_a_disk_is_waited_for_and_made_once(
     cluster, pids = clustered(LossyRay(), host), []
     with pytest.raises(TimeoutError):
         host.start(first)
+    assert host._start_of(first) is host._start_of(first)
     start = threading.Thread(target=lambda: pids.append(cluster.start(first)), daemon=True)
     start.start()
     start.join(0.5)
