@@ -2,7 +2,7 @@
 
 Packages are those that are installed, places are tried by writing, weights are there (a dry run
 notes where they are not), a checkpoint to begin with is one, the place of checkpoints has room for
-one, and enough files may be opened.
+one, so has the memory that learner and engines share, and enough files may be opened.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from agentrl.config.local_disk import check_ledgers_disk
 from agentrl.config.places import CHECKPOINT
 from agentrl.config.refusals import gather
 from agentrl.config.resume import refuse_taken
-from agentrl.config.room import check_room
+from agentrl.config.room import check_room, check_shared_memory
 from agentrl.config.run import RunConfig
 from agentrl.config.save_lock import check_unlocked
 from agentrl.config.shadowed import check_packages
@@ -38,6 +38,7 @@ def check_readiness(config: RunConfig, *, dry_run: bool) -> list[str]:
         partial(_first_checkpoint, config),
         partial(check_places, config),
         partial(check_room, config, dry_run=dry_run),
+        partial(check_shared_memory, config, dry_run=dry_run),
         partial(check_ledgers_disk, config),
         partial(check_unlocked, config),
         partial(_new_place, config),

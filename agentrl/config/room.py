@@ -1,4 +1,5 @@
-"""Whether the place of checkpoints has room for one, before hours are trained that cannot be saved.
+"""Whether the place of checkpoints has room for one, before hours are trained that cannot be saved;
+and the memory that processes of this host share for what goes through it.
 
 The size is computed from the headers of the model's weights; where parameters may be frozen, their
 own bytes alone are counted. A further checkpoint is written before an older one is removed, so a
@@ -6,6 +7,7 @@ run that goes on needs the same. A dry run notes what a run would be refused for
 place that is emptied until then.
 """
 
+import math
 import shutil
 from pathlib import Path
 
@@ -17,7 +19,10 @@ from agentrl.config.weights import num_parameters, read_shapes
 from agentrl.config.writable import nearest_there
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["check_room"]
+__all__ = ["check_room", "check_shared_memory"]
+
+#: Where the kernel keeps memory that processes share. A container has 64 MiB of it unless told.
+_SHARED = Path("/dev/shm")  # noqa: S108 - of the system, and only looked at
 
 
 def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
@@ -44,9 +49,34 @@ def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
     raise EnvironmentSetupError(said)
 
 
+def check_shared_memory(config: RunConfig, *, dry_run: bool) -> list[str]:
+    """Notes for the user. Raises EnvironmentSetupError where two buckets of a push have no room in
+    memory that learner and engines share. On a cluster `agentrl doctor` looks at it."""
+    if not config.colocate or config.ray_address is not None or not _SHARED.is_dir():
+        return []
+    tensors = [4 * math.prod(shape) for shape in read_shapes(_model(config)).values()]
+    bucket = max([config.update_weight_buffer_size, *tensors])  # a larger one travels alone
+    needed = 2 * min(bucket, sum(tensors))
+    free = shutil.disk_usage(_SHARED).free
+    if free >= needed:
+        return []
+    said = (
+        f"--colocate: {in_units(free)} are free in {_SHARED}, and a push takes up to "
+        f"{in_units(needed)} of it at once; give the host more (docker run --shm-size), or send "
+        "less at once (--update-weight-buffer-size)"
+    )
+    if dry_run:
+        return [said]
+    raise EnvironmentSetupError(said)
+
+
+def _model(config: RunConfig) -> Path:
+    return Path(str(config.hf_checkpoint))
+
+
 def _least_bytes(config: RunConfig) -> int:
     """0 where nobody knows yet how large the model is."""
-    parameters = num_parameters(read_shapes(Path(str(config.hf_checkpoint)))) or 0
+    parameters = num_parameters(read_shapes(_model(config))) or 0
     if freezes(config):
         return parameters * (2 if config.megatron.get("bf16", False) else 4)
     return checkpoint_bytes(config, parameters)

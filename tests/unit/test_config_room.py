@@ -1,5 +1,6 @@
 """A place of checkpoints without room for one is told before anything starts."""
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,11 +10,15 @@ import pytest
 
 from agentrl.config.learner_memory import checkpoint_bytes
 from agentrl.config.model import read_model
+from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
 from agentrl.config.resolve import parse
-from agentrl.config.room import check_room
+from agentrl.config.room import check_room, check_shared_memory
 from agentrl.config.run import RunConfig
+from agentrl.config.weights import read_shapes
 from agentrl.errors import EnvironmentSetupError
+
+MODEL = Path(str(PRESETS[DEFAULT].values["hf_checkpoint"]))
 
 
 class Usage(NamedTuple):
@@ -99,3 +104,21 @@ def test_a_run_without_room_for_a_checkpoint_is_refused_by_the_program(
     config = msgspec.structs.replace(config, save=str(tmp_path))
     with pytest.raises(EnvironmentSetupError, match="1000 bytes are free there"):
         check_readiness(config, dry_run=False)
+
+
+def test_shared_memory_without_room_for_two_buckets_is_refused(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = msgspec.structs.replace(config, colocate=True, update_weight_buffer_size=1 << 20)
+    [embedding] = {4 * math.prod(s) for n, s in read_shapes(MODEL).items() if "embed_tokens" in n}
+    needed = 2 * max(1 << 20, embedding)
+    monkeypatch.setattr(shutil, "disk_usage", Disk(needed))
+    assert check_shared_memory(config, dry_run=False) == []
+    monkeypatch.setattr(shutil, "disk_usage", Disk(needed - 1))
+    with pytest.raises(EnvironmentSetupError, match=r"--colocate: .*/dev/shm.*--shm-size"):
+        check_shared_memory(config, dry_run=False)
+    [note] = check_shared_memory(config, dry_run=True)
+    assert "--update-weight-buffer-size" in note
+    for other in ({"colocate": False}, {"ray_address": "auto"}):
+        replaced = msgspec.structs.replace(config, **other)
+        assert check_shared_memory(replaced, dry_run=False) == []
