@@ -48,6 +48,22 @@ def test_every_trust_region_has_a_row_with_the_bounds_of_its_name() -> None:
         assert alone.given == spelled.given
 
 
+def test_the_estimator_on_the_page_works_and_the_table_names_what_a_class_has(
+    tmp_path: Path,
+) -> None:
+    own = PAGE.split("## An estimator of your own")[1].split("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
+    (tmp_path / "mine.py").write_text(example)
+    algorithm = load_algorithm(RunConfig(advantage_estimator=f"{tmp_path}/mine.py:Raft"))
+    batch, backend = Batch(1), TableBackend(1)
+    before = backend.table.detach().clone()
+    train_lease(batch.header, algorithm, backend, lineage(), batch.fetch)
+    assert not torch.equal(backend.table, before)
+    first_cells = re.findall(r"^\| (`.*?) \|", own, re.MULTILINE)
+    for name in re.findall(r"`(?:self\.)?(\w+)", " ".join(first_cells)):
+        assert hasattr(algorithm, name), name
+
+
 def test_the_functions_on_the_page_work(tmp_path: Path) -> None:
     own = PAGE.split("## Parts of your own")[1].split("\n## ")[0]
     ours, slimes = re.findall(r"^```python\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
