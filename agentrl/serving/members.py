@@ -23,7 +23,7 @@ from agentrl.serving.seals import Seals, Sent
 from agentrl.types import EngineAddress, PushReport
 from agentrl.visible import shown_url
 
-__all__ = ["Asked", "Members", "NamedTensors", "NoEngineError"]
+__all__ = ["Members", "NamedTensors", "NoEngineError"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 _RECALL_S = 0.5
 
 
-class Asked(NamedTuple):
+class _Asked(NamedTuple):
     """Engines were asked what they hold, after the push of `version`; `found` fills up as they
     answer. What the `forgotten` hold is nobody's fault."""
 
@@ -80,7 +80,7 @@ class Members:
         self._tells_digests = tells_digests
         self._pushes_draft = pushes_draft
         self._seals = Seals()
-        self._asked: Asked | None = None
+        self._asked: _Asked | None = None
         self._unseen: set[str] = set()
         self._lost: list[EngineControl] = []
         self._resources = ExitStack()
@@ -158,11 +158,11 @@ class Members:
 
     # ---- what they hold ----------------------------------------------------------------------
 
-    def look(self) -> "Asked":
+    def look(self) -> "_Asked":
         """Ask engines what they hold, and wait for no answer: for an `inspect` soon after."""
         return self._ask()
 
-    def inspect(self, look: "Asked | None" = None) -> None:
+    def inspect(self, look: "_Asked | None" = None) -> None:
         """Raise HealthError that names an engine whose weights are not those of its last push, or
         which that push did not change."""
         if (asked := self._asked) is not None:
@@ -203,16 +203,16 @@ class Members:
                     f" {len(missing)} are missing ({missing[:3]}) after a push"
                 )
 
-    def _ask(self, version: int = 0, sent: Sent = None) -> "Asked":
+    def _ask(self, version: int = 0, sent: Sent = None) -> "_Asked":
         """Ask each engine for its weights, in the loop of the portal."""
         found: dict[str, HeldWeights] = {}
 
         async def ask(member: EngineControl) -> None:
             found[member.name] = await member.held(with_digest=self._tells_digests)
 
-        return Asked(version, sent, start_calls(self.portal, self.present, ask), found, set())
+        return _Asked(version, sent, start_calls(self.portal, self.present, ask), found, set())
 
-    def _answers(self, asked: "Asked") -> dict[str, HeldWeights]:
+    def _answers(self, asked: "_Asked") -> dict[str, HeldWeights]:
         """Wait for the answers; engines that do not say, or were lost or forgotten since, are left
         out."""
         calls = {member: call for member, call in asked.calls.items() if member in self.present}
