@@ -14,6 +14,7 @@ __all__ = [
     "named_ranks",
     "notes_on_engines",
     "said_ranks",
+    "shares_memory",
 ]
 
 #: The router's policy unless the user names another.
@@ -44,6 +45,16 @@ def named_ranks(config: RunConfig) -> int:
     ways = [way for _, way in ways_of_groups(config)]
     widths = {attention_ranks(way.sglang) for way in ways}
     return widths.pop() if len(widths) == 1 and not config.has_prefill_apart else 1
+
+
+def shares_memory(config: RunConfig) -> bool:
+    """Whether engines on the learner's host read a push from memory that they share with it. Each
+    must have all of its ranks on one host. SGLang reads no memory for replicas (`dp_size`)."""
+    return (
+        config.colocate
+        and int(config.sglang.get("dp_size") or 1) == 1
+        and all(engine.size <= config.actor_num_gpus_per_node for engine in config.engines)
+    )
 
 
 def about_attention_ranks(config: RunConfig) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """Whether the place of checkpoints has room for one, before hours are trained that cannot be saved;
-and the memory that processes of this host share for what goes through it.
+and whether the memory that processes of this host share has room for a push.
 
 The size is computed from the headers of the model's weights; where parameters may be frozen, their
 own bytes alone are counted. A further checkpoint is written before an older one is removed, so a
@@ -11,6 +11,7 @@ import math
 import shutil
 from pathlib import Path
 
+from agentrl.config.engines import shares_memory
 from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import checkpoint_bytes
 from agentrl.config.plan import in_units
@@ -52,9 +53,10 @@ def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
 def check_shared_memory(config: RunConfig, *, dry_run: bool) -> list[str]:
     """Notes for the user. Raises EnvironmentSetupError where two buckets of a push have no room in
     memory that learner and engines share. On a cluster `agentrl doctor` looks at it."""
-    if not config.colocate or config.ray_address is not None or not _SHARED.is_dir():
+    if not shares_memory(config) or config.ray_address is not None or not _SHARED.is_dir():
         return []
-    tensors = [4 * math.prod(shape) for shape in read_shapes(_model(config)).values()]
+    width = _width(config)
+    tensors = [width * math.prod(shape) for shape in read_shapes(_model(config)).values()]
     bucket = max([config.update_weight_buffer_size, *tensors])  # a larger one travels alone
     needed = 2 * min(bucket, sum(tensors))
     free = shutil.disk_usage(_SHARED).free
@@ -74,9 +76,14 @@ def _model(config: RunConfig) -> Path:
     return Path(str(config.hf_checkpoint))
 
 
+def _width(config: RunConfig) -> int:
+    """Bytes of a parameter in the learner."""
+    return 2 if config.megatron.get("bf16", False) else 4
+
+
 def _least_bytes(config: RunConfig) -> int:
     """0 where nobody knows yet how large the model is."""
     parameters = num_parameters(read_shapes(_model(config))) or 0
     if freezes(config):
-        return parameters * (2 if config.megatron.get("bf16", False) else 4)
+        return parameters * _width(config)
     return checkpoint_bytes(config, parameters)

@@ -6,8 +6,9 @@ each at an offset that its element size divides; SGLang rebuilds them from names
 Tensors that SGLang joins to one parameter share a bucket: of DeepSeek's `q_a_proj` and
 `kv_a_proj_with_mqa` it would forget the one that came without the other.
 
-On a host new memory is dear: the kernel clears each page of it. So buckets there lie in two rooms
-in turn, which stay from push to push: one is filled while the other is sent.
+New host memory is slow to write: the kernel maps each page at its first use. So buckets there are
+packed into two staging buffers, which are kept from push to push: one is filled while the other is
+sent.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ import torch
 
 from agentrl.serving.checksums import Fused
 
-__all__ = ["Bucket", "BucketStream", "Rooms", "make_buckets", "new_room"]
+__all__ = ["Bucket", "BucketStream", "StagingBuffers", "make_buckets", "new_buffer"]
 
 
 class Bucket(NamedTuple):
@@ -30,41 +31,41 @@ class Bucket(NamedTuple):
     last: bool
 
 
-def new_room(size: int) -> torch.Tensor:
-    """So many bytes of host memory."""
+def new_buffer(size: int) -> torch.Tensor:
+    """`size` bytes of host memory, uint8."""
     return torch.empty(size, dtype=torch.uint8)
 
 
-class Rooms:
-    """Host memory for two buckets in turn, from `make`. A bucket is overwritten by the next but
-    one."""
+class StagingBuffers:
+    """Two buffers in host memory, made by `make`. Buckets are packed into them in turn, so a bucket
+    is overwritten by the next but one."""
 
-    def __init__(self, make: Callable[[int], torch.Tensor] = new_room) -> None:
+    def __init__(self, make: Callable[[int], torch.Tensor] = new_buffer) -> None:
         self._make = make
-        self._rooms: list[torch.Tensor] = []
+        self._buffers: list[torch.Tensor] = []
 
     def next(self, size: int) -> torch.Tensor:
-        """Room for a bucket of `size` bytes, where the last but one lay."""
-        room = self._rooms.pop(0) if len(self._rooms) == 2 else None
-        if room is None or room.nbytes < size:
-            room = self._make(size)
-        self._rooms.append(room)
-        return room[:size]
+        """`size` bytes of the buffer that is free, uint8; it grows if it is too small."""
+        buffer = self._buffers.pop(0) if len(self._buffers) == 2 else None
+        if buffer is None or buffer.nbytes < size:
+            buffer = self._make(size)
+        self._buffers.append(buffer)
+        return buffer[:size]
 
-    def leave(self) -> None:
-        """Overwrite nothing: somebody may still send what was given up."""
-        self._rooms = []
+    def abandon(self) -> None:
+        """Make new buffers: a transfer that was given up may still read the old ones."""
+        self._buffers = []
 
 
 def make_buckets(
     tensors: Iterable[tuple[str, torch.Tensor]],
     max_bytes: int,
     fused: Fused | None = None,
-    rooms: Rooms | None = None,
+    staging: StagingBuffers | None = None,
 ) -> Iterator[Bucket]:
     """Pack `tensors` (name, tensor) in order into buckets of at most `max_bytes` each. Neighbours
     that are one parameter of the engine (`fused`) stay together; what is larger than a bucket
-    travels alone. Buckets lie in `rooms`, or (none given) on the device of their tensors."""
+    travels alone. Payloads lie in `staging`, or (None) on the device of their tensors."""
     pending: list[tuple[str, torch.Tensor]] = []
     first, last = 0, ""  # where in `pending` the newest parameter begins, and its name
     for name, tensor in tensors:
@@ -74,11 +75,11 @@ def make_buckets(
         if parameter != last:
             first, last = len(pending), parameter
         if first and not fits:
-            yield _pack(pending[:first], rooms, last=False)
+            yield _pack(pending[:first], staging, last=False)
             pending, first = pending[first:], 0
         pending.append((name, tensor))
     if pending:
-        yield _pack(pending, rooms, last=True)
+        yield _pack(pending, staging, last=True)
 
 
 def _parameter(name: str, fused: Fused) -> str:
@@ -91,23 +92,25 @@ def _parameter(name: str, fused: Fused) -> str:
     return name
 
 
-def _pack(named: list[tuple[str, torch.Tensor]], rooms: Rooms | None, *, last: bool) -> Bucket:
+def _pack(
+    named: list[tuple[str, torch.Tensor]], staging: StagingBuffers | None, *, last: bool
+) -> Bucket:
     flat = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for _, tensor in named]
     return Bucket(
         names=[name for name, _ in named],
         dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
         shapes=[list(tensor.shape) for _, tensor in named],
-        payload=torch.cat(flat) if rooms is None else _written(flat, rooms),
+        payload=torch.cat(flat) if staging is None else _staged(flat, staging),
         last=last,
     )
 
 
-def _written(pieces: list[torch.Tensor], rooms: Rooms) -> torch.Tensor:
-    room, start = rooms.next(sum(piece.nbytes for piece in pieces)), 0
+def _staged(pieces: list[torch.Tensor], staging: StagingBuffers) -> torch.Tensor:
+    buffer, start = staging.next(sum(piece.nbytes for piece in pieces)), 0
     for piece in pieces:
-        room[start : start + piece.nbytes].copy_(piece)
+        buffer[start : start + piece.nbytes].copy_(piece)
         start += piece.nbytes
-    return room
+    return buffer
 
 
 class BucketStream:
@@ -122,17 +125,26 @@ class BucketStream:
         tensors: Iterable[tuple[str, torch.Tensor]],
         max_bytes: int,
         fused: Fused | None = None,
-        rooms: Rooms | None = None,
+        staging: StagingBuffers | None = None,
     ) -> None:
-        self._again = None if isinstance(tensors, Iterator) else (tensors, max_bytes, fused, rooms)
+        self._again = (
+            None if isinstance(tensors, Iterator) else (tensors, max_bytes, fused, staging)
+        )
         self._rest = make_buckets(tensors, max_bytes, fused)
+        self._staging = staging
         self._kept: list[Bucket] = []
 
     def __iter__(self) -> Iterator[Bucket]:
         if self._again is not None:
             yield from make_buckets(*self._again)
             return
-        yield from self._kept
+        yield from map(self._copied, self._kept)
         for bucket in self._rest:
             self._kept.append(bucket._replace(payload=bucket.payload.cpu()))
-            yield bucket
+            yield self._copied(bucket)
+
+    def _copied(self, bucket: Bucket) -> Bucket:
+        """A bucket that was packed elsewhere, in a staging buffer if there are any."""
+        if self._staging is None:
+            return bucket
+        return bucket._replace(payload=_staged([bucket.payload], self._staging))

@@ -198,10 +198,10 @@ class EngineControl(HttpControl):
             **self._loading(label, keeps_cache),
         )
 
-    async def read_bucket(self, parcel: bytes, *, label: str | None, keeps_cache: bool) -> None:
-        """Load one flattened bucket from memory of its host, which `parcel` names; the rest is as
+    async def read_bucket(self, handle: bytes, *, label: str | None, keeps_cache: bool) -> None:
+        """Load one flattened bucket from memory of its host, which `handle` names; the rest is as
         in `receive_bucket`."""
-        text = b64encode(parcel).decode()
+        text = b64encode(handle).decode()
         await self._post(
             "/update_weights_from_tensor",
             serialized_named_tensors=[text] * self.engine.num_ranks,

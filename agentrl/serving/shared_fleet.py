@@ -13,14 +13,14 @@ from agentrl.errors import EngineError
 from agentrl.serving.buckets import Bucket
 from agentrl.serving.control import EngineControl
 from agentrl.serving.fleet import Fleet, Outcomes, failures_of, start_calls
-from agentrl.serving.shared_memory import parcel_of
+from agentrl.serving.shared_memory import handle_of
 
 __all__ = ["SharedFleet"]
 
 
 class SharedFleet(Fleet):
     """`members` are independent of each other: there is nothing that they join or leave. Payloads
-    lie in a `shared_room`."""
+    lie in a `shared_buffer`."""
 
     def __init__(
         self, members: Iterable[EngineControl], *, name: str, portal: BlockingPortal
@@ -37,11 +37,11 @@ class SharedFleet(Fleet):
     ) -> None:
         """See `Fleet`."""
         num_readers = sum(member.engine.num_ranks for member in self.members)
-        parcel = parcel_of(bucket._replace(payload=payload), num_readers)
+        handle = handle_of(bucket._replace(payload=payload), num_readers)
         self._outcomes = start_calls(
             self._portal,
             self.members,
-            lambda member: member.read_bucket(parcel, label=label, keeps_cache=keeps_cache),
+            lambda member: member.read_bucket(handle, label=label, keeps_cache=keeps_cache),
         )
 
     def finish(self) -> None:

@@ -1,8 +1,8 @@
 """Buckets of weights in memory that this process shares with engines of its host.
 
-SGLang's `update_weights_from_tensor` takes a pickle of a few types that it lets through, in which
-the bytes may stand as the name of shared memory: a reader opens that memory and copies from it to
-its parameters. On GPUs the memory is the host's all the same.
+SGLang's `update_weights_from_tensor` takes a pickle of the few types that it allows. In the pickle
+a tensor may be a handle: the name of shared memory. The reader opens that memory and copies from it
+to its parameters. It is host memory on a GPU host too.
 
 torch keeps such memory as a file of `/dev/shm` with a count of its readers, in a process of its own
 (`torch_shm_manager`), which removes the files of a process that is gone. Nothing here imports
@@ -21,32 +21,32 @@ from torch.multiprocessing.reductions import (
 )
 
 from agentrl.errors import PushError
-from agentrl.serving.buckets import Bucket, new_room
+from agentrl.serving.buckets import Bucket, new_buffer
 
-__all__ = ["parcel_of", "shared_room"]
+__all__ = ["handle_of", "shared_buffer"]
 
 
-def shared_room(size: int) -> torch.Tensor:
-    """So many bytes that other processes of this host may read. Raises PushError where it has no
-    room for them."""
-    room = new_room(size)
+def shared_buffer(size: int) -> torch.Tensor:
+    """`size` bytes, uint8, that other processes of this host can open by a handle. Raises PushError
+    where the host has no space for them."""
+    buffer = new_buffer(size)
     try:
-        room.untyped_storage()._share_filename_cpu_()
+        buffer.untyped_storage()._share_filename_cpu_()
     except RuntimeError as error:
         raise PushError(
             f"{size} bytes of weights do not fit into the memory that processes of this host share "
             f"(/dev/shm): {error}. Give it more (docker run --shm-size), or send less at once "
             "(--update-weight-buffer-size)"
         ) from error
-    return room
+    return buffer
 
 
-def parcel_of(bucket: Bucket, num_readers: int) -> bytes:
-    """What each of so many processes is to be sent, to read a bucket that lies at the beginning of
-    a `shared_room`."""
+def handle_of(bucket: Bucket, num_readers: int) -> bytes:
+    """A pickle with which each of `num_readers` processes opens a bucket that starts a
+    `shared_buffer`. Every reader has to unpickle it once. Raises PushError for any other bucket."""
     size, storage = bucket.payload.nbytes, bucket.payload.untyped_storage()
     if not (storage.is_shared() and bucket.payload.storage_offset() == 0):
-        raise PushError("a bucket is not where engines could read it: it lies in no shared room")
+        raise PushError("engines cannot read this bucket: it is not in a shared buffer")
     for _ in range(num_readers):
         storage._shared_incref()  # type: ignore[no-untyped-call]  # each reader takes one back
     name = storage._share_filename_cpu_()
@@ -57,7 +57,7 @@ def parcel_of(bucket: Bucket, num_readers: int) -> bytes:
 
 
 class _Call:
-    """Pickled, it is what a function returns where it is read."""
+    """Unpickled, it becomes what `function` returns for `values`."""
 
     def __init__(self, function: Any, *values: Any) -> None:
         self._parts = (function, values)

@@ -9,11 +9,11 @@ place and keep the cache that older weights filled (`keeps_cache`), but in the f
 sender, which does not know what engines have. If the source of the tensors raises, the engines stay
 paused: they hold a mixture, which the next publish replaces.
 
-Buckets go over collectives; to engines of this host that share devices with the learner they go
-through shared memory. A member that is lost is reported (`on_lost`); its fleet gets all buckets
-again, over a new collective, while the other fleets wait. It takes part again in the first publish
-that finds it ready. A fleet's collective has the same name in every life of the learner. Calls come
-from one thread; HTTP runs in an event loop of the sink's own thread.
+Buckets go over collectives. With `shares_memory`, engines of this host read them from shared
+memory. A member that is lost is reported (`on_lost`); its fleet gets all buckets again, over a new
+collective, while the other fleets wait. It takes part again in the first publish that finds it
+ready. A fleet's collective has the same name in every life of the learner. Calls come from one
+thread; HTTP runs in an event loop of the sink's own thread.
 
 Where engines share devices with the learner, a push is a part of a longer turn:
 
@@ -34,7 +34,7 @@ import torch
 
 from agentrl.clock import Clock, MonotonicClock
 from agentrl.errors import PushError
-from agentrl.serving.buckets import Bucket, BucketStream, Rooms, new_room
+from agentrl.serving.buckets import Bucket, BucketStream, StagingBuffers, new_buffer
 from agentrl.serving.checksums import Fused
 from agentrl.serving.collective import SenderGroup
 from agentrl.serving.collective_fleet import CollectiveFleet
@@ -43,7 +43,7 @@ from agentrl.serving.fleet import Fleet, failures_of, start_calls
 from agentrl.serving.members import Members, NamedTensors, NoEngineError
 from agentrl.serving.seals import Sent, dtype_name, sum_of
 from agentrl.serving.shared_fleet import SharedFleet
-from agentrl.serving.shared_memory import shared_room
+from agentrl.serving.shared_memory import shared_buffer
 from agentrl.types import EngineAddress, PushReport
 
 __all__ = ["FleetWeightSink"]
@@ -123,7 +123,9 @@ class FleetWeightSink:
         self._clock = clock or MonotonicClock()
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         is_on_host = self._device.type == "cpu"
-        self._rooms = Rooms(shared_room if shares_memory else new_room) if is_on_host else None
+        self._staging = (
+            StagingBuffers(shared_buffer if shares_memory else new_buffer) if is_on_host else None
+        )
         self._members = Members(
             engines,
             timeout_s=timeout_s,
@@ -151,7 +153,7 @@ class FleetWeightSink:
         to the deadline. Raises PushError when none has, or when the sender itself fails; engines
         then stay paused until a publish succeeds.
         """
-        buckets = BucketStream(tensors, self._bucket_bytes, self._fused, self._rooms)
+        buckets = BucketStream(tensors, self._bucket_bytes, self._fused, self._staging)
 
         def push(back: list[EngineControl]) -> PushReport:
             for member in back:
@@ -256,8 +258,8 @@ class FleetWeightSink:
             sent = max(sent, self._send(pending, source, version), key=lambda one: one.num_bytes)
             source = iter(buckets)
             pending = [fleet for fleet in pending if not fleet.connected]
-            if pending and self._rooms is not None:
-                self._rooms.leave()
+            if pending and self._staging is not None:
+                self._staging.abandon()
         for fleet in fleets:
             fleet.delivered()
         return sent
@@ -309,20 +311,20 @@ class FleetWeightSink:
     # ---- members -----------------------------------------------------------------------------
 
     def _enlist(self, member: EngineControl) -> None:
-        is_near = self._shares_memory and urlsplit(member.engine.url).hostname == self._host
+        is_local = self._shares_memory and urlsplit(member.engine.url).hostname == self._host
         for fleet in self._fleets:
             if isinstance(fleet, SharedFleet):
-                has_room = is_near
+                fits = is_local
             else:
-                has_room = not is_near and len(fleet.members) < self._fleet_size
-            if has_room:
+                fits = not is_local and len(fleet.members) < self._fleet_size
+            if fits:
                 fleet.enlist(member)
                 return
-        self._fleets.append(self._new_fleet(member, is_near=is_near))
+        self._fleets.append(self._new_fleet(member, is_local=is_local))
 
-    def _new_fleet(self, member: EngineControl, *, is_near: bool) -> Fleet:
+    def _new_fleet(self, member: EngineControl, *, is_local: bool) -> Fleet:
         portal = self._members.portal
-        if is_near:
+        if is_local:
             return SharedFleet([member], name="agentrl-memory", portal=portal)
         taken = {fleet.name for fleet in self._fleets}
         names = (f"agentrl-fleet-{number}" for number in itertools.count())

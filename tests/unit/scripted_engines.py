@@ -165,8 +165,8 @@ class ScriptedEngine:
     def _read(self, body: dict[str, Any]) -> str | None:
         if refusal := self._refuses(body):
             return refusal
-        [parcel] = body["serialized_named_tensors"]
-        found = pickle.loads(b64decode(parcel))
+        [handle] = body["serialized_named_tensors"]
+        found = pickle.loads(b64decode(handle))
         for meta in found["metadata"]:
             part = found["flattened_tensor"][meta.start_idx : meta.end_idx]
             self.weights[meta.name] = part.clone().view(meta.dtype).reshape(meta.shape)

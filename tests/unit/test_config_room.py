@@ -119,6 +119,7 @@ def test_shared_memory_without_room_for_two_buckets_is_refused(
         check_shared_memory(config, dry_run=False)
     [note] = check_shared_memory(config, dry_run=True)
     assert "--update-weight-buffer-size" in note
-    for other in ({"colocate": False}, {"ray_address": "auto"}):
+    spread = {"rollout_num_gpus_per_engine": 2}
+    for other in ({"colocate": False}, {"ray_address": "auto"}, {"sglang": {"dp_size": 2}}, spread):
         replaced = msgspec.structs.replace(config, **other)
         assert check_shared_memory(replaced, dry_run=False) == []

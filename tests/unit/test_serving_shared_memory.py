@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentrl.errors import PushError
 from agentrl.serving.buckets import make_buckets
-from agentrl.serving.shared_memory import parcel_of, shared_room
+from agentrl.serving.shared_memory import handle_of, shared_buffer
 from agentrl.serving.weights import FleetWeightSink
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
@@ -65,6 +65,15 @@ def test_an_engine_that_dies_in_a_push_is_reported_and_the_rest_get_everything(
     cluster.assert_serving(1, weights, "e0")
 
 
+def test_tensors_that_come_once_are_sent_again_from_shared_memory_too(
+    cluster: Cluster, sink: FleetWeightSink
+) -> None:
+    cluster.engines["e1"].on_bucket = cluster.engines["e1"].die
+    weights = some_weights(1)
+    assert sink.publish(1, iter(weights.items())).engines == ("e0",)
+    cluster.assert_serving(1, weights, "e0")
+
+
 def test_one_refusal_costs_no_engine_and_a_second_in_a_row_does(
     cluster: Cluster, sink: FleetWeightSink
 ) -> None:
@@ -83,16 +92,16 @@ def test_a_bucket_is_read_in_another_process_and_its_file_ends_with_the_sender(
     reader = "import pickle, sys; print(pickle.load(sys.stdin.buffer)['flattened_tensor'].sum())"
     sender = f"""
 import subprocess, sys, torch
-from agentrl.serving.buckets import Rooms, make_buckets
-from agentrl.serving.shared_memory import parcel_of, shared_room
+from agentrl.serving.buckets import StagingBuffers, make_buckets
+from agentrl.serving.shared_memory import handle_of, shared_buffer
 
-rooms = Rooms(shared_room)
+staging = StagingBuffers(shared_buffer)
 for number in (1, 2, 1):  # the second one is larger
     tensor = torch.full((number,), number, dtype=torch.uint8)
-    [bucket] = make_buckets([("a", tensor)], 100, None, rooms)
+    [bucket] = make_buckets([("a", tensor)], 100, None, staging)
     for _ in range(2):
         command = [sys.executable, "-c", {reader!r}]
-        subprocess.run(command, input=parcel_of(bucket, 1), check=True)
+        subprocess.run(command, input=handle_of(bucket, 1), check=True)
 print(bucket.payload.untyped_storage()._share_filename_cpu_()[1].decode())
 """
     said = subprocess.run(
@@ -104,16 +113,16 @@ print(bucket.payload.untyped_storage()._share_filename_cpu_()[1].decode())
     assert not Path("/dev/shm", said[-1].removeprefix("/")).exists()
 
 
-def test_a_host_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_shared_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
 
     monkeypatch.setattr(torch.UntypedStorage, "_share_filename_cpu_", full)
     with pytest.raises(PushError, match=r"^40 bytes of weights do not .*/dev/shm.*--shm-size"):
-        shared_room(40)
+        shared_buffer(40)
 
 
 def test_a_bucket_that_no_other_process_could_read_is_refused() -> None:
     [bucket] = make_buckets([("a", torch.ones(10))], 100)
-    with pytest.raises(PushError, match="lies in no shared room"):
-        parcel_of(bucket, 1)
+    with pytest.raises(PushError, match="is not in a shared buffer"):
+        handle_of(bucket, 1)

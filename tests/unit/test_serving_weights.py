@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentrl.errors import PushError
-from agentrl.serving.buckets import BucketStream, Rooms, make_buckets
+from agentrl.serving.buckets import BucketStream, StagingBuffers, make_buckets
 from tests.unit.scripted_engines import Cluster, cluster, some_weights
 
 pytestmark = pytest.mark.slow
@@ -276,9 +276,9 @@ def test_buckets_are_aligned_bounded_and_complete() -> None:
     assert buckets[3].shapes == [[]]
 
 
-def test_buckets_lie_in_two_rooms_in_turn_which_stay() -> None:
-    rooms, weights = Rooms(), [(name, torch.full((10,), float(name))) for name in "1234"]
-    stream = BucketStream(weights, 40, None, rooms)
+def test_buckets_are_packed_into_two_staging_buffers_in_turn_which_are_kept() -> None:
+    staging, weights = StagingBuffers(), [(name, torch.full((10,), float(name))) for name in "1234"]
+    stream = BucketStream(weights, 40, None, staging)
     places = list[int]()
     for _ in range(2):
         for bucket in stream:
@@ -289,27 +289,27 @@ def test_buckets_lie_in_two_rooms_in_turn_which_stay() -> None:
     assert len(set(places)) == 2
 
 
-def test_rooms_that_may_still_be_sent_are_not_written_again() -> None:
-    rooms = Rooms()
-    first = rooms.next(40)
-    rooms.next(40)
-    rooms.leave()
-    assert rooms.next(40).data_ptr() != first.data_ptr()
+def test_staging_buffers_that_may_still_be_read_are_not_written_again() -> None:
+    staging = StagingBuffers()
+    first = staging.next(40)
+    staging.next(40)
+    staging.abandon()
+    assert staging.next(40).data_ptr() != first.data_ptr()
 
 
-def test_a_push_that_is_sent_again_leaves_the_rooms_of_the_one_that_was_given_up(
+def test_a_push_that_is_sent_again_abandons_the_buffers_of_the_one_before(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = cluster.sink("e0", "e1")
     left: list[bool] = []
-    assert sink._rooms is not None
-    rooms, leave = sink._rooms, sink._rooms.leave
+    assert sink._staging is not None
+    staging, abandon = sink._staging, sink._staging.abandon
 
-    def leave_and_say() -> None:
+    def abandon_and_say() -> None:
         left.append(True)
-        leave()
+        abandon()
 
-    monkeypatch.setattr(rooms, "leave", leave_and_say)
+    monkeypatch.setattr(staging, "abandon", abandon_and_say)
     weights = some_weights(1)
     sink.publish(1, weights.items())
     assert left == []

@@ -21,6 +21,7 @@ from agentrl.cluster.signals import end_at_once, exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import HOOK_FAILED
 from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
+from agentrl.config.engines import shares_memory
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
 from agentrl.learner.handover import Handover
@@ -140,17 +141,10 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "pushes_draft": config.pushes_draft,
         "keeps_cache": config.keeps_cache,
         "shares_devices": config.colocate,
-        "shares_memory": _has_near_engines(config),
+        "shares_memory": shares_memory(config),
         "keeps_memory": config.colocate and not config.offload_rollout,
         "ports": tuple(spec.push_ports),
     }
-
-
-def _has_near_engines(config: RunConfig) -> bool:
-    """Whether each engine has all of its ranks on one host, which may be the learner's. With
-    `dp_size` SGLang says that it has replicas, for which it reads no memory."""
-    fits = max(engine.size for engine in config.engines) <= config.actor_num_gpus_per_node
-    return config.colocate and fits and int(config.sglang.get("dp_size") or 1) == 1
 
 
 def disk_settings(spec: RunSpec) -> dict[str, Any]:
