@@ -50,7 +50,7 @@ def with_old_tokens(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunCo
 def _left_out(config: RunConfig, given: list[str]) -> str:
     return (
         f"tokens that are {config.staleness_bound} iterations old may be trained; --trust-region "
-        f"{REGION} is not on, because a correction is chosen ({', '.join(given)}). Where all tokens "
-        f"were {AGE} iterations old, the weight of each token alone did not hold a run up "
+        f"{REGION} is not on, because a correction is chosen ({', '.join(given)}). Where all "
+        f"tokens were {AGE} iterations old, the weight of each token alone did not hold a run up "
         "(docs/results/staleness.md)"
     )

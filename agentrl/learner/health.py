@@ -56,10 +56,10 @@ MIN_EPISODES = 512
 #: Mean policy entropy of a trained token, in nats, below which a policy counts as collapsed. A
 #: sound small agent ends near 0.04.
 MIN_ENTROPY = 0.005
-#: Mean of (log pi / mu)^2 of trained tokens of one age, in nats^2. Of a small search agent that was
-#: trained on tokens of a constant age (docs/results/staleness.md), each run without a correction, or
-#: with one that did not hold, was above the first for a streak before it fell; no run with one that
-#: held was above the second. A large model may bear more.
+#: Mean of (log pi / mu)^2 of trained tokens of one age, in nats^2. Where a small search agent was
+#: trained on tokens of a constant age (docs/results/staleness.md), each run that fell was above the
+#: first for a streak, and no run that a correction held up was above the second for one. A large
+#: model may bear more.
 MAX_DRIFT, MAX_CORRECTED_DRIFT = 0.1, 0.4
 _LOWER = "lower --max-staleness or --lr"
 #: Sampled tokens of an age in an iteration below which the drift of that age is not judged: one odd

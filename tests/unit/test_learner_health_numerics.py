@@ -224,7 +224,10 @@ def told(run: Curve, caplog: pytest.LogCaptureFixture) -> bool:
     """Whether a run of the study, played again, is told of its drift."""
     _, *flags = staleness.command(run.arm, run.lag, run.seed, Path("runs/one"))
     caplog.clear()
-    play([{**OLD, "train/log_ratio_m2/age_3": each} for each in run.m2], parse(flags, "train_async").config)
+    play(
+        [{**OLD, "train/log_ratio_m2/age_3": each} for each in run.m2],
+        parse(flags, "train_async").config,
+    )
     return "the policy moves fast" in caplog.text
 
 
