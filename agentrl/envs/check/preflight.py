@@ -3,6 +3,7 @@
     import -> look at the class -> make -> rows of --prompt-data -> services, evaluation sets
         -> first task -> reset once, if the Env needs no service and does not own its loop
         -> its prompt fits the model, or that of a later task does
+        -> services of the run have names of their own
 
 Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
 line to write. Nothing of it outlives the check: the run makes its own instances.
@@ -29,6 +30,7 @@ from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
+from agentrl.envs.services import services_of_run
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.sources import RowSource
@@ -53,7 +55,10 @@ def preflight(config: RunConfig) -> list[str]:
     Raises ConfigError, or DataError with file and line.
     """
     parts = parts_of(config)
-    return _of_parts(config, parts) if parts else _of_one(config)
+    notes = _of_parts(config, parts) if parts else _of_one(config)
+    if not config.is_supervised:
+        services_of_run(config, [*eval_sets(config).values()])
+    return notes
 
 
 def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
