@@ -18,14 +18,14 @@ from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
-from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
+from agentrl.envs.check.dry_reset import context_of, discard, dry_reset, first_task, make_env
 from agentrl.envs.check.eval_rows import check_eval_rows
 from agentrl.envs.check.first_prompts import first_prompts, more_tasks
 from agentrl.envs.check.rewards import refuse_shared_url
 from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
-from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
@@ -83,7 +83,7 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    Env.bind(env, _context(config))
+    Env.bind(env, context_of(config))
     place = source.where_at(0) if isinstance(source, RowSource) else ""
     sized = first_prompts(config)
     look = sized.look if sized else None
@@ -96,17 +96,12 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
 def _takes(config: RunConfig, env: Env) -> Callable[[dict[str, Any]], object] | None:
     """What takes a row up, where a row is all that is needed to; it raises EnvError."""
     if isinstance(env, GenerateEnv):
-        Env.bind(env, _context(config))
+        Env.bind(env, context_of(config))
         return env.take
     if not has_prompts(config):
         return None
     assert isinstance(env, SingleTurnEnv)
     return env.take
-
-
-def _context(config: RunConfig) -> EnvContext:
-    """That of an Env which needs no service."""
-    return EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config)
 
 
 def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
