@@ -116,7 +116,8 @@ class RolloutTrial(Trial):
         sampling = SamplingParams(max_new_tokens=usual.rollout_max_response_len)
         episode = EpisodeAssignment(EpisodeId("checked", 0), 1, self.subject.seed, task, sampling)
         async with Endpoint() as endpoint:
-            player = Player(RolloutEpisodes(watched.make, policy.chat, limits, endpoint))
+            context = self.subject.context
+            player = Player(RolloutEpisodes(watched.make, policy.chat, limits, endpoint, context))
             return (await player.play(episode, policy)).report
 
     def problem_of(self, what: str, played: Played) -> Problem:

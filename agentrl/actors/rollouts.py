@@ -28,7 +28,7 @@ from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.envs.messages import Step
 from agentrl.envs.returned import SampledStep
 from agentrl.envs.rollout import Rollout, outcome_of
@@ -81,7 +81,8 @@ class EpisodeChat:
 
 class RolloutEpisodes:
     """A `Strategy`: one kind of `Rollout` in one chat format, over `endpoint`. Nothing is saved on
-    the way: nobody but the agent knows where it stands. `reports_answers`: as in `EnvEpisodes`."""
+    the way: nobody but the agent knows where it stands. `context` and `reports_answers`: as in
+    `EnvEpisodes`."""
 
     def __init__(
         self,
@@ -89,11 +90,12 @@ class RolloutEpisodes:
         chat: ChatFormat,
         limits: Limits,
         endpoint: Endpoint,
+        context: EnvContext = EnvContext(),  # noqa: B008 - frozen
         *,
         reports_answers: bool = False,
     ) -> None:
         self.reports_answers = reports_answers
-        self._make_env = make_env
+        self._make_env, self._context = make_env, context
         self._chat = chat
         self._limits = limits
         self._endpoint = endpoint
@@ -101,7 +103,8 @@ class RolloutEpisodes:
 
     async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
         """See `Strategy`."""
-        env = cast(Rollout, self._make_env())
+        is_evaluation = attempt.assignment.evaluation is not None
+        env = cast(Rollout, bound_env(self._make_env, self._context, is_evaluation=is_evaluation))
         recorder = CallRecorder(
             attempt.assignment,
             self._chat,
@@ -110,7 +113,6 @@ class RolloutEpisodes:
             writers=self._writers,
             writes_prompts=env.writes_prompts,
         )
-        env.is_evaluation = attempt.assignment.evaluation is not None
         token = self._endpoint.open(recorder)
         try:
             chat = EpisodeChat(recorder, await self._endpoint.url(), token, env.services)
@@ -120,7 +122,7 @@ class RolloutEpisodes:
         finally:
             self._endpoint.close(token)
             await boundary.close(env, attempt.whose)
-        vote = vote_of(env) if attempt.assignment.evaluation is not None else ""
+        vote = vote_of(env) if is_evaluation else ""
         answers = self.reports_answers or env.scores_groups
         report = _report(recorder, step, reason, vote, answers, attempt.played_s())
         _require_role_level(env, report.report)

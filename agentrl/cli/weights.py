@@ -56,12 +56,12 @@ def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> l
     from agentrl.models.headers import check_model, check_types
     from agentrl.models.registry import open_model
 
-    if quantization(place):  # refused already, or served and read by no learner
+    if quantization(place, flag):  # refused already, or served and read by no learner
         return []
     if flag != "--hf-checkpoint" or config.load is None:
         check_types(place)
     if read_shapes(place):
-        _naming(flag, check_model, place, model, open_model(place, config.model_family))
+        _naming(flag, lambda: check_model(place, model, open_model(place, config.model_family)))
     return list(_about_rounding(flag, place, config, model))
 
 
@@ -177,6 +177,6 @@ def _check_precision(config: RunConfig) -> None:
     if _trains_alone(config) and config.load is None:
         places = {flag: str(origin), **places}
     for flag, place in places.items():
-        if kind := quantization(Path(place)):
+        if kind := quantization(Path(place), flag):
             what = f"{flag} {place} (quantization_config: {kind})"
             raise ConfigError(about_missing("low-precision", [what]))

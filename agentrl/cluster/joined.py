@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentrl.cluster.interfaces import lacking_interfaces
-from agentrl.cluster.kinds import Shared, kinds_of
+from agentrl.cluster.kinds import ProcessKind, Shared, kinds_of
 from agentrl.cluster.node_facts import (
     NEEDED,
     NodeFacts,
@@ -72,7 +72,9 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
             name: stack.enter_context(shown(folder)) for name, folder in _shared(config).items()
         }
         for slots in nodes:
-            processes = [name for slot in slots for name in cluster.processes(slot)]
+            processes: dict[str, ProcessKind] = {}
+            for slot in slots:
+                processes |= cluster.kinds(slot)
             wanted = _wanted(config, processes, shared)
             written = _written(config, processes)
             address = places[slots[0]].address
@@ -153,7 +155,7 @@ def shown(folder: Path) -> Iterator[str]:
 
 
 def _wanted(
-    config: RunConfig, processes: Sequence[str], shared: Mapping[Shared, str]
+    config: RunConfig, processes: Mapping[str, ProcessKind], shared: Mapping[Shared, str]
 ) -> dict[str, str]:
     """What has to be on a node with these processes as it is here, and why. `shared`: files that
     show a shared folder."""
@@ -170,7 +172,7 @@ def _wanted(
     return wanted | {shared[name]: _NEEDS[name] for name in shared if name in used}
 
 
-def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str]]:
+def _written(config: RunConfig, processes: Mapping[str, ProcessKind]) -> list[tuple[str, str]]:
     """Flag and folder of what a node with these processes writes: its logs, each rank of the
     learner its part of a checkpoint, the first one models and pushed weights, and an engine its
     copy of those."""
@@ -194,7 +196,9 @@ def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str
     return found
 
 
-def _interfaces(config: RunConfig, processes: Sequence[str], facts: NodeFacts) -> Iterator[str]:
+def _interfaces(
+    config: RunConfig, processes: Mapping[str, ProcessKind], facts: NodeFacts
+) -> Iterator[str]:
     """What variables name and a node has not: its own, and what the run is told to set."""
     told = {"its own environment": facts.interface_variables, "--env-vars": env_vars(config)}
     if "learner" in kinds_of(processes):

@@ -12,7 +12,15 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS, TRACKERS
 
-__all__ = ["CONDITIONS", "GENERATE", "ROW_ENVS", "STREAMING", "Condition", "env_of"]
+__all__ = [
+    "CONDITIONS",
+    "GENERATE",
+    "ROW_ENVS",
+    "STREAMING",
+    "Condition",
+    "env_of",
+    "has_shipped_estimator",
+]
 
 #: The environments for rows of a prompt and a label; that of a run which names none is the first.
 ROW_ENVS = ("single-turn", "tools", "generate")
@@ -44,6 +52,11 @@ class Condition(msgspec.Struct, frozen=True):
     holds: Callable[[RunConfig], bool]
     otherwise: str
     is_noted: bool = False
+
+
+def has_shipped_estimator(config: RunConfig) -> bool:
+    """Whether the flags say what the estimator needs; one of the user's says it itself."""
+    return config.advantage_estimator in ALGORITHMS.places
 
 
 def _policy_loss(config: RunConfig) -> bool:
@@ -251,12 +264,12 @@ CONDITIONS = {
         is_noted=True,
     ),
     "reference": Condition(
-        lambda config: config.has_reference or config.advantage_estimator not in ALGORITHMS.places,
+        lambda config: config.has_reference or not has_shipped_estimator(config),
         "there is no reference without --use-kl-loss or --kl-coef; give one of them, or leave this "
         "out",
     ),
     "critic": Condition(
-        lambda config: config.has_critic or config.advantage_estimator not in ALGORITHMS.places,
+        lambda config: config.has_critic or not has_shipped_estimator(config),
         "there is no critic without --advantage-estimator ppo; give that, or leave this out",
     ),
     "overlong_penalty": Condition(

@@ -8,7 +8,7 @@ is an `EnvError` to the framework, unless it is one of agentrl's own errors, whi
 (a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,12 +21,13 @@ from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import EpisodeSummary, Task, TaskSource
 
-__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks"]
+__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks", "bound_env"]
 
 #: Tasks that an Env brings: a row alone is named by its place.
 Tasks = Iterable[Task | dict[str, Any]]
 
 T = TypeVar("T")
+E = TypeVar("E", bound="Env")
 
 #: Methods that make an Env's reward.
 _REWARDING = frozenset({"score", "step", "run_tools"})
@@ -54,13 +55,14 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 
 
 class EnvContext(msgspec.Struct, frozen=True):
-    """What a run gives each of its Envs; the attributes of `Env` with these names say what each
-    is."""
+    """What a run gives each of its Envs, and of which kind its episode is; the attributes of `Env`
+    with these names say what each is."""
 
     services: Mapping[str, str] = {}
     tool_timeout_s: float = 60.0
     allow_unsafe_sandbox: bool = False
     run_flags: Any = None
+    is_evaluation: bool = False
 
 
 class Env:
@@ -81,7 +83,7 @@ class Env:
     metrics: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
-    #: The episode is one of an evaluation, and nothing is trained on it. Set before `reset`.
+    #: The episode is one of an evaluation, and nothing is trained on it.
     is_evaluation: bool = False
     #: What the episode answers, spelled so that equal answers are equal texts; `score` or `step`
     #: sets it. An evaluation that plays a task several times counts it (`maj@k`). Empty: no answer.
@@ -135,6 +137,7 @@ class Env:
         self.tool_timeout_s = context.tool_timeout_s
         self.allow_unsafe_sandbox = context.allow_unsafe_sandbox
         self.run_flags = context.run_flags
+        self.is_evaluation = context.is_evaluation
 
     @classmethod
     def described_metrics(cls) -> dict[str, str]:
@@ -267,3 +270,10 @@ class Env:
 
     async def close(self) -> None:
         """Release what the episode holds. Called once or more, after any failure too."""
+
+
+def bound_env(make: Callable[[], E], context: EnvContext, *, is_evaluation: bool = False) -> E:
+    """The Env of an episode, made and bound."""
+    env = make()
+    Env.bind(env, msgspec.structs.replace(context, is_evaluation=is_evaluation))
+    return env

@@ -160,9 +160,7 @@ class GenerateEnv(Rollout):
 
     def take(self, task: dict[str, Any]) -> None:
         """Raise EnvError for a row of which no sample can be made."""
-        self._rewards.run_flags = self.run_flags
-        self._rewards.is_evaluation = self.is_evaluation
-        self._rewards.take(task)
+        self._bound_rewards().take(task)
 
     @property
     def who(self) -> str:
@@ -227,13 +225,20 @@ class GenerateEnv(Rollout):
         args.sampling_params = _sampling(args, chat.sampling)
         return cast(Args, args)
 
-    async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:
-        rewards = self._rewards
+    def _bound_rewards(self) -> "_Rewards":
+        """They know what this Env does of its run."""
         context = EnvContext(
-            self.services, self.tool_timeout_s, self.allow_unsafe_sandbox, self.run_flags
+            services=self.services,
+            tool_timeout_s=self.tool_timeout_s,
+            allow_unsafe_sandbox=self.allow_unsafe_sandbox,
+            run_flags=self.run_flags,
+            is_evaluation=self.is_evaluation,
         )
-        Env.bind(rewards, context)
-        rewards.is_evaluation = self.is_evaluation
+        Env.bind(self._rewards, context)
+        return self._rewards
+
+    async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:
+        rewards = self._bound_rewards()
         messages = await rewards.reset(seed=chat.seed, task=task)
         prompt: Any = copy.deepcopy(rewards.prompt)
         if self.run_flags is not None and args.apply_chat_template:

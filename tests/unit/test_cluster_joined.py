@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.cluster.interfaces import lacking_interfaces
 from agentrl.cluster.joined import check_nodes, lacks_of
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.node_facts import NodeFacts, facts_here, facts_of, seen_here
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace
@@ -35,6 +36,7 @@ class Nodes:
         self._differs = differs or {}
         self._short = short or {}
         self.silent = ""
+        self.services: list[str] = []
         self.looked: dict[str, list[str]] = {}
         self.written: dict[str, list[str]] = {}
 
@@ -42,8 +44,11 @@ class Nodes:
         names = ("host", "learner-0", "engine-0")
         return {name: NodePlace(f"10.0.0.{i}", name) for i, name in enumerate(names, 1)}
 
-    def processes(self, slot: str) -> list[str]:
-        return ["buffer", "worker-0"] if slot == "host" else [slot]
+    def kinds(self, slot: str) -> dict[str, ProcessKind]:
+        if slot == "host":
+            own: dict[str, ProcessKind] = {"buffer": "buffer", "worker-0": "worker"}
+            return own | dict.fromkeys(self.services, "service")
+        return {slot: "learner" if slot == "learner-0" else "engine"}
 
     def facts(self, slot: str, paths: list[str], places: list[tuple[str, str]]) -> NodeFacts:
         if slot == self.silent:
@@ -242,6 +247,15 @@ def test_a_model_that_was_copied_in_part_is_told_with_sizes(config: RunConfig) -
     assert said.count("10.0.0.3") == 3
     assert said.endswith("(3 files more are not as they are here)")
     assert not any(path.endswith(".safetensors") for path in nodes.looked["host"])
+
+
+def test_a_service_reads_no_weights_whatever_its_name(config: RunConfig, tmp_path: Path) -> None:
+    weights_in(tmp_path / "model", "model-0.safetensors")
+    nodes = Nodes()
+    nodes.services = ["engine-search", "learner-of-words"]
+    check_nodes(cast(Cluster, nodes), config)
+    assert not any(path.endswith(".safetensors") for path in nodes.looked["host"])
+    assert "--save" not in nodes.written["host"]
 
 
 def test_weights_that_the_learner_begins_with_are_on_its_nodes(

@@ -74,7 +74,7 @@ def clustered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
             name = f"worker-{number}"
             cluster._hosts[name], cluster._slot_of[name] = Actor(host), name
             cluster._places[name] = NodePlace(f"10.0.0.{number}")
-            cluster._taken[name] = Slot(name, 1, (name,), bundle=0, node=None)
+            cluster._taken[name] = Slot(name, 1, {name: "engine"}, bundle=0, node=None)
         return cluster
 
     return made
