@@ -36,7 +36,7 @@ from agentrl.envs.returned import (
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rows.keys import find, holds
-from agentrl.envs.sample_hooks import seen_by
+from agentrl.envs.sample_hooks import HOOKS, seen_by
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
@@ -184,7 +184,10 @@ class GenerateEnv(Rollout):
         if self.run_flags is not None and ending_of(samples) != "aborted":
             hooks = self.run_flags.rollout_sample_hook_path
             self._write(samples if hooks else [], at)
-            samples = await seen_by(hooks, args, samples, evaluation=self.is_evaluation)
+            for place in hooks:
+                self.hook_under_way = f"{HOOKS.flag} {place}"
+                await seen_by(place, args, samples, evaluation=self.is_evaluation)
+            self.hook_under_way = ""
         ending = ending_of(samples)
         if ending == "aborted":
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
