@@ -24,7 +24,7 @@ import msgspec
 
 from agentrl.config import answers
 from agentrl.config.answers import Asked
-from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.entries import (
     SHARED_KEYS,
     Entry,
@@ -39,7 +39,7 @@ from agentrl.config.mixture import FLAG, MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
 from agentrl.errors import ConfigError
-from agentrl.shipped import about_reward
+from agentrl.shipped import BOXED, about_reward
 
 __all__ = ["ALONE", "EvalSet", "asks_for_stops", "engine_context", "eval_sets", "name_of"]
 
@@ -184,7 +184,21 @@ def _set(config: RunConfig, told: dict[str, Any], whose: str) -> EvalSet:
         wrong = about_reward(str(metadata["rm_type"]))
         problems += [f"{whose}: rm_type: {wrong}"] if wrong else []
     raised(sorted(problems))
+    own = _rewarded(own, str(metadata.get("rm_type") or ""), has_key="reward_key" in told)
     return EvalSet(told["name"], own, path, metadata, told["name"])
+
+
+def _rewarded(own: RunConfig, kind: str, *, has_key: bool) -> RunConfig:
+    """Of rows that each ask for the reward `kind`: that of the run is no matter of theirs, nor is
+    the key that it names of another reward. `has_key`: the set names one itself."""
+    args = dict(own.env_args)
+    if not kind or own.env not in ROW_ENVS or own.env == GENERATE or "reward" in args:
+        return own
+    of_run = str(args.pop("rm_type", ""))
+    if of_run.removeprefix(BOXED) != kind.strip().removeprefix(BOXED):
+        lost = {"reward_key"} if has_key else {"reward_key", "eval_reward_key"}
+        args = {name: value for name, value in args.items() if name not in lost}
+    return msgspec.structs.replace(own, env_args=args)
 
 
 def _refused(told: dict[str, Any], whose: str) -> Iterator[str]:

@@ -315,6 +315,9 @@ class _Rewards(SingleTurnEnv):
         """None where there is none: a function may know by itself what its sample is worth."""
         return find(task, self._label_key) if holds(task, self._label_key) else None
 
+    def _require_key(self) -> None:
+        """The same of a key: what is asked for is that of the reward which a sample then has."""
+
     def _of_sample(self, sample: Any) -> "_Rewards":
         """For the label and the metadata that a sample has by now; samples are scored at once."""
         scorer = copy.copy(self)

@@ -179,6 +179,31 @@ def test_two_sets_of_one_file_are_scored_by_rewards_of_their_own() -> None:
     assert worth == {"exact": 0.0, "boxed": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("flags", "said", "text", "worth"),
+    [
+        ("--rm-type math", {"rm_type": "dapo", "reward_key": "acc"}, "Answer: 4", 1.0),
+        ("--rm-type dapo --reward-key score", {"rm_type": "math"}, r"\boxed{4}", 1.0),
+        ("--rm-type dapo --reward-key score", {"rm_type": "dapo"}, "Answer: 5", -1.0),
+    ],
+)
+def test_a_set_with_a_reward_of_its_own_has_a_key_of_its_own(
+    flags: str, said: dict[str, Any], text: str, worth: float
+) -> None:
+    Path("eval.jsonl").write_text('{"input": "Two?", "label": "4"}\n')
+    run = parsed({"datasets": [entry(**said)]}, flags).config
+    assert preflight(run) == []
+    (one,), sets = eval_sets(run).values(), open_eval_sets(run, load_env("single-turn"))
+
+    async def play() -> float:
+        env = load_env(one.env)(**one.config.env_args)
+        env.is_evaluation = True
+        await env.reset(seed=0, task=sets["held"][0].row)
+        return await env.score(text)
+
+    assert anyio.run(play) == worth
+
+
 def test_a_function_scores_the_rows_of_one_set_alone() -> None:
     Path("mine.py").write_text("def worth(text, label, task):\n    return 0.25\n")
     sets = sets_of(entry(custom_rm_path="mine.py:worth"), entry("other"), flags="--rm-type math")
