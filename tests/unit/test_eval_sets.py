@@ -105,6 +105,7 @@ def order(one: EvalSet, run: RunConfig) -> Any:
         ("max_prompt_len", 100, "eval_max_prompt_len"),
         ("stop", ["</a>"], "rollout_stop"),
         ("stop_token_ids", [5], "rollout_stop_token_ids"),
+        ("rm_url", "http://here/score", "rm_url"),
         ("input_key", "label", "eval_input_key"),
         ("label_key", "input", "eval_label_key"),
         ("tool_key", "input", "eval_tool_key"),
