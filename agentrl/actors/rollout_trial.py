@@ -60,8 +60,9 @@ class Played(msgspec.Struct, frozen=True):
 
     @property
     def is_late(self) -> bool:
-        """Whether it was ended by the limit of time."""
-        return self.report.stop_reason is StopReason.TIME_LIMIT
+        """Whether it was ended by the limit of time, as a truncation or an error."""
+        is_cut = self.report.stop_reason is StopReason.TIME_LIMIT
+        return is_cut or "(--episode-timeout-s)" in (self.report.error or "")
 
     @property
     def failed_on_policy(self) -> bool:

@@ -29,6 +29,7 @@ from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
 from agentrl.envs.env import Env, EnvContext, bound_env
+from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.messages import Step
 from agentrl.envs.returned import SampledStep
 from agentrl.envs.rollout import Rollout, outcome_of
@@ -172,10 +173,23 @@ class RolloutEpisodes:
         return Step(reward=reward, metrics={"policy_error": 1.0}), reason
 
     def _out_of_time(self, env: Rollout, recorder: CallRecorder) -> Step:
-        """As for an Env: a truncation, if anything was sampled."""
+        """As for an Env: a truncation, if anything was sampled.
+
+        Raises EnvError for what the policy has no part in: a hook, or an agent that has not asked
+        its model for more than half of the time. Less may be a tool between two turns.
+        """
         limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
         if env.is_scoring:
             raise late_reward(env, limit)
+        if env.hook_under_way:
+            raise EnvError(f"{env.hook_under_way} did not return {limit}")
+        is_quiet = recorder.quiet_s > self._limits.episode_timeout_s / 2
+        if recorder.num_calls and is_quiet and recorder.refused is None:
+            who = env.who if isinstance(env, GenerateEnv) else type(env).solve.__qualname__
+            raise EnvError(
+                f"{who} did not return {limit}, and asked its model nothing in the last "
+                f"{recorder.quiet_s:.0f} s of it; give what it waits for a limit of its own"
+            )
         if recorder.num_calls:
             return Step()
         if recorder.num_asked:

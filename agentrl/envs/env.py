@@ -91,6 +91,8 @@ class Env:
     #: The answer is there, and what it is worth is being found out: a deadline that comes meanwhile
     #: is an error, and no reward of 0.
     is_scoring: bool = False
+    #: Scorings that have begun and not come back; several samples may be scored at once.
+    _num_scorings: int = 0
     #: A tool that runs the model's code may do so where there is no bubblewrap.
     allow_unsafe_sandbox: bool = False
     #: Calls of one turn that the default `step` runs; the others are answered with an error.
@@ -207,15 +209,21 @@ class Env:
             ) from error
 
     async def _while_scoring(self, worth: Awaitable[T]) -> T:
-        """What the answer is worth. A deadline that ends this leaves `is_scoring` as it is."""
+        """What the answer is worth. A deadline that ends this leaves `is_scoring` True, whatever
+        comes back beside it."""
+        self._num_scorings += 1
         self.is_scoring = True
         try:
             found = await worth
         except Exception:
-            self.is_scoring = False
+            self._came_back()
             raise
-        self.is_scoring = False
+        self._came_back()
         return found
+
+    def _came_back(self) -> None:
+        self._num_scorings -= 1
+        self.is_scoring = self._num_scorings > 0
 
     @property
     def asks_server(self) -> bool:

@@ -36,7 +36,7 @@ from agentrl.envs.returned import (
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rows.keys import find, holds
-from agentrl.envs.sample_hooks import seen_by
+from agentrl.envs.sample_hooks import HOOKS, seen_by
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
@@ -182,7 +182,10 @@ class GenerateEnv(Rollout):
         if self.run_flags is not None and ending_of(samples) != "aborted":
             hooks = self.run_flags.rollout_sample_hook_path
             self._write(samples if hooks else [], at)
-            samples = await seen_by(hooks, args, samples, evaluation=self.is_evaluation)
+            for place in hooks:
+                self.hook_under_way = f"{HOOKS.flag} {place}"
+                await seen_by(place, args, samples, evaluation=self.is_evaluation)
+            self.hook_under_way = ""
         ending = ending_of(samples)
         if ending == "aborted":
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
@@ -316,6 +319,9 @@ class _Rewards(SingleTurnEnv):
     def _label_of(self, task: dict[str, Any]) -> Any:
         """None where there is none: a function may know by itself what its sample is worth."""
         return find(task, self._label_key) if holds(task, self._label_key) else None
+
+    def _require_key(self) -> None:
+        """The same of a key: what is asked for is that of the reward which a sample then has."""
 
     def _of_sample(self, sample: Any) -> "_Rewards":
         """For the label and the metadata that a sample has by now; samples are scored at once."""
