@@ -16,7 +16,7 @@ from typing import Any, cast
 import anyio
 
 from agentrl.actors.bound_samples import bound
-from agentrl.actors.boundary import Boundary, describe, late_reward, sendable_text
+from agentrl.actors.boundary import Boundary, describe, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
 from agentrl.actors.endpoint.calls import Segment
 from agentrl.actors.endpoint.recorder import CallRecorder
@@ -28,7 +28,7 @@ from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
-from agentrl.envs.env import Env, EnvContext, bound_env
+from agentrl.envs.env import Env, EnvContext, bound_env, late_reward
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.messages import Step
 from agentrl.envs.returned import SampledStep

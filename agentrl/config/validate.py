@@ -152,6 +152,12 @@ def _about_deadlines(config: RunConfig) -> Iterator[str]:
             f"{config.episode_timeout_s:g}: no turn could use it; lower the first or raise the "
             "second"
         )
+    if (config.reward_timeout_s or 0.0) > config.episode_timeout_s:
+        yield (
+            f"--reward-timeout-s {config.reward_timeout_s:g} is longer than --episode-timeout-s "
+            f"{config.episode_timeout_s:g}, within which an answer gets its reward; lower the "
+            "first or raise the second"
+        )
 
 
 def _about_devices(config: RunConfig) -> Iterator[str]:

@@ -12,16 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 
 from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import AssistantTurn, Message, Step
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import AgentRLError, ConfigError, EnvError, InfrastructureError
 from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import EpisodeSummary, Task, TaskSource
 
-__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks", "bound_env"]
+__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks", "bound_env", "late_reward"]
 
 #: Tasks that an Env brings: a row alone is named by its place.
 Tasks = Iterable[Task | dict[str, Any]]
@@ -63,6 +64,7 @@ class EnvContext(msgspec.Struct, frozen=True):
     allow_unsafe_sandbox: bool = False
     run_flags: Any = None
     is_evaluation: bool = False
+    reward_timeout_s: float | None = None
 
 
 class Env:
@@ -83,6 +85,8 @@ class Env:
     metrics: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
+    #: Deadline in seconds of `score` and `score_group`; None: that of the episode.
+    reward_timeout_s: float | None = None
     #: The episode is one of an evaluation, and nothing is trained on it.
     is_evaluation: bool = False
     #: What the episode answers, spelled so that equal answers are equal texts; `score` or `step`
@@ -135,11 +139,8 @@ class Env:
     def bind(self, context: EnvContext) -> None:
         """Take what the run gives. Called on the class (`Env.bind(env, ...)`), so that an Env may
         have a tool or a method of this name."""
-        self.services = context.services
-        self.tool_timeout_s = context.tool_timeout_s
-        self.allow_unsafe_sandbox = context.allow_unsafe_sandbox
-        self.run_flags = context.run_flags
-        self.is_evaluation = context.is_evaluation
+        for name in EnvContext.__struct_fields__:
+            setattr(self, name, getattr(context, name))
 
     @classmethod
     def described_metrics(cls) -> dict[str, str]:
@@ -209,17 +210,20 @@ class Env:
             ) from error
 
     async def _while_scoring(self, worth: Awaitable[T]) -> T:
-        """What the answer is worth. A deadline that ends this leaves `is_scoring` True, whatever
-        comes back beside it."""
+        """What the answer is worth. The deadline of the episode, if it ends this, leaves
+        `is_scoring` True, whatever comes back beside it."""
         self._num_scorings += 1
         self.is_scoring = True
         try:
-            found = await worth
+            with anyio.move_on_after(self.reward_timeout_s):
+                found = await worth
+                self._came_back()
+                return found
         except Exception:
             self._came_back()
             raise
         self._came_back()
-        return found
+        raise late_reward(self, f"within {self.reward_timeout_s:g} s (--reward-timeout-s)")
 
     def _came_back(self) -> None:
         self._num_scorings -= 1
@@ -285,3 +289,9 @@ def bound_env(make: Callable[[], E], context: EnvContext, *, is_evaluation: bool
     env = make()
     Env.bind(env, msgspec.structs.replace(context, is_evaluation=is_evaluation))
     return env
+
+
+def late_reward(env: Env, limit: str, method: str = "score") -> AgentRLError:
+    """The error of an answer that got no reward in its time. It is never a reward of 0."""
+    kind = InfrastructureError if env.asks_server else EnvError
+    return kind(f"{type(env).__name__}.{method} gave no reward {limit}")

@@ -230,14 +230,8 @@ class GenerateEnv(Rollout):
 
     def _bound_rewards(self) -> "_Rewards":
         """They know what this Env does of its run."""
-        context = EnvContext(
-            services=self.services,
-            tool_timeout_s=self.tool_timeout_s,
-            allow_unsafe_sandbox=self.allow_unsafe_sandbox,
-            run_flags=self.run_flags,
-            is_evaluation=self.is_evaluation,
-        )
-        Env.bind(self._rewards, context)
+        mine = {name: getattr(self, name) for name in EnvContext.__struct_fields__}
+        Env.bind(self._rewards, EnvContext(**mine))
         return self._rewards
 
     async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:

@@ -65,6 +65,20 @@ async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
     assert said in str(played.report.error)
 
 
+async def test_a_reward_has_a_deadline_of_its_own() -> None:
+    class Undecided(Doubler):
+        reward_timeout_s = 0.05
+
+        async def score(self, text: str) -> float:
+            await anyio.sleep_forever()
+            return 0.0
+
+    played = await play(Undecided, ScriptedClient("42<|im_end|>"))
+    assert played.report.outcome is Outcome.ENV_ERROR
+    said = "Undecided.score gave no reward within 0.05 s (--reward-timeout-s)"
+    assert said in str(played.report.error)
+
+
 async def test_a_prompt_longer_than_allowed_is_filtered_and_says_so() -> None:
     played = await play(Doubler, ScriptedClient(), question="Double 21. " * 400)
     assert played.report.outcome is Outcome.FILTERED

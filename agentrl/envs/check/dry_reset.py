@@ -56,6 +56,7 @@ def context_of(config: RunConfig, *, is_evaluation: bool = False) -> EnvContext:
     """That of an Env which needs no service, in a run of these flags."""
     return EnvContext(
         tool_timeout_s=config.tool_timeout_s,
+        reward_timeout_s=config.reward_timeout_s,
         allow_unsafe_sandbox=config.allow_unsafe_sandbox,
         run_flags=config,
         is_evaluation=is_evaluation,
