@@ -218,8 +218,8 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]
-        if dry_run and tokenizer == "a file":
-            checks.append(try_rewards)
+        if tokenizer == "a file":
+            checks.append(partial(try_rewards, dry_run=dry_run))
     return gather(*(partial(check, config) for check in checks))
 
 
