@@ -18,7 +18,7 @@ import anyio.lowlevel
 import msgspec
 
 from agentrl.envs.env import Env
-from agentrl.errors import AgentRLError, EnvError, InfrastructureError
+from agentrl.errors import EnvError
 from agentrl.user_traceback import place_of
 from agentrl.visible import error_text
 
