@@ -64,7 +64,8 @@ def tasks_of(run: Resolved, number: int = 100, cursor: int = 0) -> list[Task]:
     source = open_source(run.config, load_env(str(run.config.env)))
 
     async def take() -> list[Task]:
-        return [task async for task in first(source.tasks(cursor), number)]
+        with anyio.fail_after(100):
+            return [task async for task in first(source.tasks(cursor), number)]
 
     return anyio.run(take)
 
