@@ -1,8 +1,9 @@
 """Whether the nodes of a joined cluster have what a run needs of them, before anything starts.
 
     every node          the folder that the program was started in, this Python, the same agentrl
-                        and packages, the model; --run-dir, where it writes logs; the interfaces
-                        that variables name
+                        and packages, the model; --run-dir, where it writes logs; the folder of
+                        temporary files that the driver has (TMPDIR), in which the run's private one
+                        is made; the interfaces that variables name
     nodes of workers    the user's code that episodes call
     nodes of learners   the user's code that the learner calls; the weights that it reads; the
                         folder of checkpoints: all of them and the driver share it, and can write
@@ -18,6 +19,7 @@ others what is in them. What lacks is told of all nodes at once.
 
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -171,12 +173,12 @@ def _wanted(
 
 
 def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str]]:
-    """Flag and folder of what a node with these processes writes: its logs, each rank of the
-    learner its part of a checkpoint, the first one models and pushed weights, and an engine its
-    copy of those."""
+    """Flag and folder of what a node with these processes writes: its logs, the run's private
+    files, each rank of the learner its part of a checkpoint, the first one models and pushed
+    weights, and an engine its copy of those."""
     is_continued = config.is_continued
     run = ("--resume", config.resume) if is_continued else ("--run-dir", config.run_dir)
-    found = [(run[0], str(Path(run[1]).absolute()))]
+    found = [(run[0], str(Path(run[1]).absolute())), ("TMPDIR", tempfile.gettempdir())]
     copy = config.update_weight_local_checkpoint_dir
     pushes = config.update_weight_transport == "disk" and not config.plays_only
     kinds = kinds_of(processes)

@@ -184,9 +184,9 @@ def test_nodes_write_where_their_processes_will(config: RunConfig, tmp_path: Pat
     config = msgspec.structs.replace(config, save_hf=f"{tmp_path}/hf/{{rollout_id}}")
     nodes = Nodes(read_only={"learner-0": "--save-hf"})
     assert "10.0.0.2: --save-hf: cannot be written" in told(nodes, config)
-    written = {name: flags[1:] for name, flags in nodes.written.items()}
+    written = {name: flags[2:] for name, flags in nodes.written.items()}
     assert written == {"host": [], "learner-0": ["--save", "--save-hf"], "engine-0": []}
-    assert {flags[0] for flags in nodes.written.values()} == {"--run-dir"}
+    assert {tuple(flags[:2]) for flags in nodes.written.values()} == {("--run-dir", "TMPDIR")}
     nodes = Nodes(read_only={"learner-0": "--save"})
     assert "10.0.0.2: --save: cannot be written" in told(nodes, config)
     assert not (tmp_path / "hf").exists(), "nothing is left behind"
@@ -219,6 +219,14 @@ def test_every_node_can_write_logs_and_nodes_of_engines_their_copy_of_weights(
     assert "10.0.0.3: --run-dir: cannot be written" in said
     going_on = msgspec.structs.replace(config, resume=str(tmp_path))
     assert "10.0.0.3: --resume: cannot" in told(Nodes(read_only={"engine-0": "--resume"}), going_on)
+
+
+def test_every_node_can_write_to_the_folder_of_temporary_files_that_the_driver_has(
+    config: RunConfig,
+) -> None:
+    """The run's private folder is made there on every node."""
+    nodes = Nodes(read_only={"engine-0": "TMPDIR"})
+    assert "10.0.0.3: TMPDIR: cannot be written" in told(nodes, config)
 
 
 def weights_in(folder: Path, *names: str) -> None:
