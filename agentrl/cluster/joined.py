@@ -8,7 +8,8 @@
     nodes of learners   the user's code that the learner calls; the weights that it reads; the
                         folder of checkpoints: all of them and the driver share it, and can write
                         there
-    node of the first   where the trained model and pushed weights are written
+    node of the first   where the trained model and pushed weights are written; under --colocate
+                        shared memory for a push
     nodes of engines    the weights; the folder of pushed weights, where those go through a disk,
                         and that of the engine's own copy
 
@@ -37,7 +38,9 @@ from agentrl.cluster.node_facts import (
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.weights_there import files_of_weights
 from agentrl.config.edited import code_of
+from agentrl.config.engines import shares_memory
 from agentrl.config.env_vars import env_vars, train_env_vars
+from agentrl.config.room import lack_of_shared_memory
 from agentrl.config.run import RunConfig
 from agentrl.config.writable import model_place
 from agentrl.disk import make_folder
@@ -52,7 +55,8 @@ def check_nodes(cluster: Cluster, config: RunConfig) -> None:
     nodes: dict[str, list[str]] = {}
     for slot, place in places.items():
         nodes.setdefault(place.node, []).append(slot)
-    if len(nodes) < 2:
+    is_one = len(nodes) < 2
+    if is_one and not (config.ray_address is not None and shares_memory(config)):
         return
     if lacks := _lacks(cluster, config, nodes.values()):
         raise EnvironmentSetupError("\n  ".join(["nodes of the cluster lack something:", *lacks]))
@@ -93,6 +97,8 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
             )
             lacks += [f"{address}: {trouble}" for trouble in facts.unwritable if trouble]
             lacks += [f"{address} {each}" for each in _interfaces(config, processes, facts)]
+            memory = "learner-0" in processes and lack_of_shared_memory(config, facts.shared_memory)
+            lacks += [f"{address}: {memory}"] if memory else []
     return lacks
 
 
