@@ -215,7 +215,8 @@ class Cluster:
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
         if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
-        it; a slot without devices goes to the node that has the fewest of those."""
+        it; a slot without devices goes to the node that has the fewest of those. Raises
+        EnvironmentSetupError for a node that cannot be written to; another may be given next."""
         import ray
 
         if slot not in self._asked:
@@ -228,8 +229,12 @@ class Cluster:
         self._asked.pop(slot, None)
         try:
             place: NodePlace = ray.get(asked)
-            for path, data in self._files.items():
-                answer(host.write_file.remote(path, data))
+            with on_slot(slot, place.address):
+                for path, data in self._files.items():
+                    answer(host.write_file.remote(path, data))
+        except SlotLostError as loss:
+            _LOG.warning("no place for %s yet: %s", slot, loss)
+            return None
         except ray.exceptions.RayError as error:  # it was lost meanwhile, or cannot start there
             _LOG.warning("no place for %s yet: %s", slot, error)
             return None
@@ -309,7 +314,7 @@ class Cluster:
     @calls_ray
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file on every node of the run that is there, or comes later; on one that
-        hangs as soon as it does no more."""
+        hangs as soon as it does no more. Raises EnvironmentSetupError for one that refuses it."""
         self._files[path] = data
         for slot, host in self._hosts.items():
             try:

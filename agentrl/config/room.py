@@ -20,7 +20,7 @@ from agentrl.config.weights import num_parameters, read_shapes
 from agentrl.config.writable import nearest_there
 from agentrl.errors import EnvironmentSetupError
 
-__all__ = ["check_room", "check_shared_memory"]
+__all__ = ["check_room", "check_shared_memory", "lack_of_shared_memory"]
 
 #: Where the kernel keeps memory that processes share. A container has 64 MiB of it unless told.
 _SHARED = Path("/dev/shm")  # noqa: S108 - of the system, and only looked at
@@ -52,24 +52,31 @@ def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
 
 def check_shared_memory(config: RunConfig, *, dry_run: bool) -> list[str]:
     """Notes for the user. Raises EnvironmentSetupError where two buckets of a push have no room in
-    memory that learner and engines share. On a cluster `agentrl doctor` looks at it."""
+    memory that learner and engines share. On a cluster the node of rank 0 is asked."""
     if not shares_memory(config) or config.ray_address is not None or not _SHARED.is_dir():
         return []
+    said = lack_of_shared_memory(config, shutil.disk_usage(_SHARED).free)
+    if not said or dry_run:
+        return [said] if said else []
+    raise EnvironmentSetupError(said)
+
+
+def lack_of_shared_memory(config: RunConfig, free: int) -> str:
+    """What to say of a host of learner rank 0 where so many bytes are free in `/dev/shm`; empty
+    where a push has room."""
+    if not shares_memory(config):
+        return ""
     width = _width(config)
     tensors = [width * math.prod(shape) for shape in read_shapes(_model(config)).values()]
     bucket = max([config.update_weight_buffer_size, *tensors])  # a larger one travels alone
     needed = 2 * min(bucket, sum(tensors))
-    free = shutil.disk_usage(_SHARED).free
     if free >= needed:
-        return []
-    said = (
+        return ""
+    return (
         f"--colocate: {in_units(free)} are free in {_SHARED}, and a push takes up to "
         f"{in_units(needed)} of it at once; give the host more (docker run --shm-size), or send "
         "less at once (--update-weight-buffer-size)"
     )
-    if dry_run:
-        return [said]
-    raise EnvironmentSetupError(said)
 
 
 def _model(config: RunConfig) -> Path:

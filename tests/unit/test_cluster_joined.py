@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agentrl.cluster.interfaces import lacking_interfaces
 from agentrl.cluster.joined import check_nodes, lacks_of
@@ -189,9 +191,9 @@ def test_nodes_write_where_their_processes_will(config: RunConfig, tmp_path: Pat
     config = msgspec.structs.replace(config, save_hf=f"{tmp_path}/hf/{{rollout_id}}")
     nodes = Nodes(read_only={"learner-0": "--save-hf"})
     assert "10.0.0.2: --save-hf: cannot be written" in told(nodes, config)
-    written = {name: flags[1:] for name, flags in nodes.written.items()}
+    written = {name: flags[2:] for name, flags in nodes.written.items()}
     assert written == {"host": [], "learner-0": ["--save", "--save-hf"], "engine-0": []}
-    assert {flags[0] for flags in nodes.written.values()} == {"--run-dir"}
+    assert {tuple(flags[:2]) for flags in nodes.written.values()} == {("--run-dir", "TMPDIR")}
     nodes = Nodes(read_only={"learner-0": "--save"})
     assert "10.0.0.2: --save: cannot be written" in told(nodes, config)
     assert not (tmp_path / "hf").exists(), "nothing is left behind"
@@ -224,6 +226,36 @@ def test_every_node_can_write_logs_and_nodes_of_engines_their_copy_of_weights(
     assert "10.0.0.3: --run-dir: cannot be written" in said
     going_on = msgspec.structs.replace(config, resume=str(tmp_path))
     assert "10.0.0.3: --resume: cannot" in told(Nodes(read_only={"engine-0": "--resume"}), going_on)
+
+
+def test_every_node_can_write_to_the_folder_of_temporary_files_that_the_driver_has(
+    config: RunConfig,
+) -> None:
+    """The run's private folder is made there on every node."""
+    nodes = Nodes(read_only={"engine-0": "TMPDIR"})
+    assert "10.0.0.3: TMPDIR: cannot be written" in told(nodes, config)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_the_first_learners_node_has_shared_memory_for_a_push_to_engines_beside_it(
+    config: RunConfig, num_nodes: int
+) -> None:
+    """Rank 0 pushes; a cluster may have one node, and was joined all the same."""
+    save_file({"w": np.zeros((1 << 18,), np.float32)}, f"{config.hf_checkpoint}/model.safetensors")
+    shares: dict[str, Any] = {"colocate": True, "ray_address": "auto"}
+    config = msgspec.structs.replace(config, **shares, update_weight_buffer_size=1 << 20)
+    scarce = {name: {"shared_memory": (1 << 21) - 1} for name in ("host", "learner-0")}
+    nodes = Nodes(differs=scarce)
+    if num_nodes == 1:
+        here = NodePlace("10.0.0.2", "a")
+        nodes.places = lambda: dict.fromkeys(("learner-0", "host"), here)  # type: ignore[method-assign]
+    said = told(nodes, config)
+    assert "10.0.0.2: --colocate: 2.0 MiB are free in /dev/shm, and a push takes up to 2.0" in said
+    assert "10.0.0.1" not in said
+    enough = Nodes(differs={name: {"shared_memory": 1 << 21} for name in scarce})
+    enough.places = nodes.places  # type: ignore[method-assign]
+    check_nodes(cast(Cluster, enough), config)
+    check_nodes(cast(Cluster, nodes), msgspec.structs.replace(config, colocate=False))
 
 
 def weights_in(folder: Path, *names: str) -> None:
