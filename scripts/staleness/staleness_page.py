@@ -19,7 +19,7 @@ from benchmarks.curves import interval
 from benchmarks.staleness import FLAGS, LAG, POINTS
 from benchmarks.staleness_numbers import BASE, NAIVE
 from scripts.default_job.places import ROOT
-from scripts.figures import Line, Panel, draw
+from scripts.figures import Line, draw_beside
 from scripts.pages import rows
 
 __all__ = ["PAGE", "Arm", "Bounded", "arms_of", "markdown", "picture"]
@@ -245,13 +245,17 @@ def _outcome(gap: Bounded) -> str:
 
 
 def picture(result: Mapping[str, Any], lag: int) -> str:
-    """The curves of a lag beside those of fresh weights: means over seeds, in bands of their 95 %
-    intervals; as SVG."""
-    arms = [arm for arm in arms_of(result) if arm.name == BASE or arm.lag == lag]
-    panel = Panel("Greedy exact match on held-out questions", [_line(arm) for arm in arms], "")
-    note = "means over seeds; bands: the 95 % interval of the mean"
+    """The curves of a lag, each beside that of fresh weights: means over seeds, in bands of their
+    95 % intervals; as SVG."""
+    arms = arms_of(result)
+    (base,) = (_line(arm) for arm in arms if arm.name == BASE)
+    label = (
+        f"greedy exact match against iterations that the weights hold; grey: {BASE}\n"
+        "means over seeds; bands: the 95 % interval of the mean"
+    )
     about = f"Scores against iterations of training, with tokens {lag} iterations old"
-    return draw([panel], x_label="iterations that the weights hold", note=note, about=about)
+    lines = [_line(arm) for arm in arms if arm.lag == lag]
+    return draw_beside(base, lines, y=(0, 1), label=label, about=about)
 
 
 def _line(arm: Arm) -> Line:

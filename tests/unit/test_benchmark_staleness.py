@@ -386,7 +386,7 @@ def test_the_picture_has_every_arm() -> None:
     svg = ElementTree.fromstring(page.picture(result(bitten()), 8))
     texts = ["".join(t.itertext()) for t in svg.iter("{http://www.w3.org/2000/svg}text")]
     for arm in (BASE, NAIVE, "truncate", "clip-mu"):
-        assert any(shown.startswith(arm) for shown in texts)
+        assert any(arm in shown for shown in texts)
 
 
 def test_bounds_print_with_their_mean() -> None:

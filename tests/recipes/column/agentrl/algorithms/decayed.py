@@ -59,4 +59,5 @@ class Decayed(Algorithm):
 
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
         decay_L = np.power(DECAY, row.columns[PLACES.name]).astype(np.float32)
-        return super().token_advantages(row) * decay_L
+        found: npt.NDArray[np.float32] = super().token_advantages(row) * decay_L
+        return found
