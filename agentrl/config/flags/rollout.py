@@ -17,6 +17,7 @@ from agentrl.config.facts import (
     AtLeastTwo,
     Count,
     Natural,
+    Positive,
     flag,
     may_fall,
     noted,
@@ -108,11 +109,10 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         float, _acting("Deadline of an episode; then it is truncated", gt=0, reaches_weights=False)
     ] = 3600.0
     reward_timeout_s: Annotated[
-        float | None,
+        Positive | None,
         _acting(
             "Deadline of a reward, of an answer or of a group; then it is an error, and never a "
             "reward of 0 (default: --episode-timeout-s, for an answer what is left of it)",
-            gt=0,
             reaches_weights=False,
         ),
     ] = None
