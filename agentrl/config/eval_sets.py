@@ -203,6 +203,7 @@ def _unread(own: RunConfig, entry: Entry) -> list[str]:
         prompt_data=None,
         eval_config=None,
         use_opd=False,
+        loss_type="policy_loss",  # a run that imitates plays no set, which is said of the file
         eval_prompt_data=[] if path is None else [entry.told["name"], str(path)],
         env_args=args,
     )
