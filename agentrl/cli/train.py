@@ -314,7 +314,7 @@ def _check_window(config: RunConfig, described: "Model") -> None:
     architecture = described.architecture
     context = engine_context(config, eval_sets(config)) or architecture.max_position_embeddings
     window = architecture.window_size
-    if window is None or described.family.engine_window or config.is_supervised:
+    if window is None or described.family.engine_window or not config.has_engines:
         return
     if context > window[0] + 1:
         raise ConfigError(

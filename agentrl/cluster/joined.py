@@ -132,8 +132,7 @@ _OWN_CODE = ("--data-source-path",)
 
 
 def _differences(config: RunConfig, facts: NodeFacts, own: NodeFacts) -> Iterator[str]:
-    without_engines = config.is_supervised
-    names = [name for name in NEEDED if not (without_engines and name.startswith("sglang"))]
+    names = [name for name in NEEDED if config.has_engines or not name.startswith("sglang")]
     return differences(facts, own, names)
 
 

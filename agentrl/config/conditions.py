@@ -104,7 +104,7 @@ CONDITIONS = {
         "this is about the rows of --prompt-data and of evaluation sets; leave it out",
     ),
     "row_env": Condition(
-        lambda config: config.is_supervised or config.env in ROW_ENVS,
+        lambda config: not config.has_env or config.env in ROW_ENVS,
         f"only --env {_ROW_ENVS} read this; tell another environment about its rows "
         "with --env-args",
     ),
@@ -198,7 +198,7 @@ CONDITIONS = {
         "dict there; give both, or leave this out",
     ),
     "random": Condition(
-        lambda config: not config.is_supervised or config.rollout_shuffle,
+        lambda config: config.has_env or config.rollout_shuffle,
         "demonstrations come in the order of their file, and nothing is drawn; give "
         "--rollout-shuffle, or leave this out",
     ),

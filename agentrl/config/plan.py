@@ -66,7 +66,7 @@ def describe(config: RunConfig) -> str:
         "run": dump_config(without_secret_values(config)).splitlines(),
         "placement": list(_placement(config)),
         # dialogues are there already: nothing is sampled ahead, and no token has an age
-        "asynchrony": [] if config.is_supervised else list(_asynchrony(config)),
+        "asynchrony": list(_asynchrony(config)) if config.has_env else [],
         "capacity": list(_capacity(config, sizes)),
         "memory and disk": list(_memory(config, model, sizes)),
     }
@@ -84,9 +84,9 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield "learner   none (--debug-rollout-only)"
     else:
         yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
-    if config.is_supervised:
+    if not config.has_env:
         yield "engines   none: --loss-type sft_loss imitates the dialogues of --prompt-data"
-    elif config.loads_rollouts:
+    elif not config.has_engines:
         yield "engines   none: --load-debug-rollout-data trains on files"
     else:
         yield from _engines(config)
@@ -166,7 +166,7 @@ def _capacity(config: RunConfig, sizes: RunCapacity) -> Iterator[str]:
         f"{sizes.charged_episodes} episodes"
     )
     yield f"episodes  workers hold {sizes.held_episodes} at once"
-    if not config.is_supervised:
+    if config.has_engines:
         yield f"turns     engines take {sizes.permits} at once (permits)"
     if config.over_sampling_batch_size is not None:
         yield (
@@ -187,7 +187,7 @@ def _capacity(config: RunConfig, sizes: RunCapacity) -> Iterator[str]:
     )
     if sizes.context is not None:
         turn = f", of which a turn samples at most {config.rollout_max_response_len}"
-        yield f"context   {sizes.context} tokens{'' if config.is_supervised else turn}"
+        yield f"context   {sizes.context} tokens{turn if config.has_engines else ''}"
 
 
 def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Iterator[str]:
@@ -197,10 +197,10 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Itera
     if model.num_parameters:
         yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts)}"
         yield "          `agentrl plan`, with these flags, says what a step takes beside it"
-        if not config.is_supervised:
+        if config.has_engines:
             engine = in_units(2 * model.num_parameters)
             yield f"engine    {engine} of weights at 16 bits, twice that at 32"
-    if model.kv_values_per_token and sizes.kv_tokens and not config.is_supervised:
+    if model.kv_values_per_token and sizes.kv_tokens and config.has_engines:
         cache = model.kv_values_per_token * sizes.kv_tokens
         yield (
             f"KV cache  {sizes.kv_tokens:,} tokens if every turn on an engine is of full length: "

@@ -323,7 +323,7 @@ def _about_part(part: MixPart, model: ModelSummary) -> Iterator[str]:
     if part.config.prompt_data is not None:
         for line in _about_file("--prompt-data", part.config.prompt_data):
             yield f"{part.whose}: {line}"
-    if part.config.is_supervised and part.config.prompt_data is None:
+    if part.config.dialogue_key is not None and part.config.prompt_data is None:
         yield f"{part.whose}: --loss-type sft_loss imitates dialogues: give it `prompt_data`"
 
 

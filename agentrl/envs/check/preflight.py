@@ -56,7 +56,7 @@ def preflight(config: RunConfig) -> list[str]:
     """
     parts = parts_of(config)
     notes = _of_parts(config, parts) if parts else _of_one(config)
-    if not config.is_supervised:
+    if config.has_env:
         services_of_run(config, [*eval_sets(config).values()])
     return notes
 
@@ -113,7 +113,7 @@ def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
                 _check_made(part.config)
             else:
                 notes += [f"{part.whose}: {note}" for note in _of_one(part.config, is_part=True)]
-    if not config.is_supervised:
+    if config.has_env:
         notes += check_eval_sets(config, load_env(str(parts[0].config.env)))
     return notes
 

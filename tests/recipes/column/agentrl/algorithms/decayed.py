@@ -58,6 +58,6 @@ class Decayed(Algorithm):
         return [reward - mean for reward in rewards]
 
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
-        decay_L = np.power(DECAY, row.columns[PLACES.name]).astype(np.float32)
-        found: npt.NDArray[np.float32] = super().token_advantages(row) * decay_L
-        return found
+        found_L = super().token_advantages(row)
+        found_L *= np.power(DECAY, row.columns[PLACES.name])
+        return found_L
