@@ -270,7 +270,8 @@ CONDITIONS = {
     ),
     "critic": Condition(
         lambda config: config.has_critic or not has_shipped_estimator(config),
-        "there is no critic without --advantage-estimator ppo; give that, or leave this out",
+        "there is no critic without --advantage-estimator "
+        f"{' or '.join(ALGORITHMS.saying('has_critic'))}; give that, or leave this out",
     ),
     "overlong_penalty": Condition(
         lambda config: config.overlong_buffer_length is not None,

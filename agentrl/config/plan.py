@@ -5,7 +5,7 @@ from the model's files. Formulas are those of the design: at most (min(B, S) + I
 charged at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -58,8 +58,9 @@ def capacity(config: RunConfig, model: ModelSummary) -> RunCapacity:
     )
 
 
-def describe(config: RunConfig) -> str:
-    """The page of `--dry-run`: resolved run, placement, capacity, memory."""
+def describe(config: RunConfig, models: Collection[str] | None = None) -> str:
+    """The page of `--dry-run`: resolved run, placement, capacity, memory. `models`: those that the
+    algorithm needs beside the policy; None: as flags tell."""
     model = read_model(Path(str(config.hf_checkpoint)))
     sizes = capacity(config, model)
     sections = {
@@ -68,7 +69,7 @@ def describe(config: RunConfig) -> str:
         # dialogues are there already: nothing is sampled ahead, and no token has an age
         "asynchrony": list(_asynchrony(config)) if config.has_env else [],
         "capacity": list(_capacity(config, sizes)),
-        "memory and disk": list(_memory(config, model, sizes)),
+        "memory and disk": list(_memory(config, model, sizes, models)),
     }
     parts = [
         "\n".join([f"{name}:", *(f"  {line}".rstrip() for line in lines)])
@@ -190,12 +191,14 @@ def _capacity(config: RunConfig, sizes: RunCapacity) -> Iterator[str]:
         yield f"context   {sizes.context} tokens{turn if config.has_engines else ''}"
 
 
-def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Iterator[str]:
+def _memory(
+    config: RunConfig, model: ModelSummary, sizes: RunCapacity, models: Collection[str] | None
+) -> Iterator[str]:
     yield f"model     {model.architecture}" + (
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )
     if model.num_parameters:
-        yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts)}"
+        yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts, models)}"
         yield "          `agentrl plan`, with these flags, says what a step takes beside it"
         if config.has_engines:
             engine = in_units(2 * model.num_parameters)
@@ -214,13 +217,15 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Itera
         yield f"store     {limit}"
 
 
-def _learner(config: RunConfig, num_parameters: int, num_in_experts: int) -> str:
+def _learner(
+    config: RunConfig, num_parameters: int, num_in_experts: int, models: Collection[str] | None
+) -> str:
     """What a rank holds; where nobody knows yet whether it is on a GPU, on that as well."""
     ranks = {"": config}
     if config.device == "auto":
         ranks["; on GPUs "] = for_device(config, "cuda")
     held = {
-        where: in_units(learner_bytes(on, num_parameters, num_in_experts))
+        where: in_units(learner_bytes(on, num_parameters, num_in_experts, models))
         for where, on in ranks.items()
     }
     here, *there = (f"{where}{size}" for where, size in held.items())

@@ -9,8 +9,10 @@ place that is emptied until then.
 
 import math
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
+from agentrl.config.conditions import has_shipped_estimator
 from agentrl.config.engines import shares_memory
 from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import checkpoint_bytes
@@ -26,9 +28,15 @@ __all__ = ["check_room", "check_shared_memory", "lack_of_shared_memory"]
 _SHARED = Path("/dev/shm")  # noqa: S108 - of the system, and only looked at
 
 
-def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
+def check_room(
+    config: RunConfig, *, dry_run: bool, models: Collection[str] | None = None
+) -> list[str]:
     """Notes for the user. Raises EnvironmentSetupError where no checkpoint has room. Without
-    `--save` checkpoints lie in the run's directory, which on a cluster may be another node's."""
+    `--save` checkpoints lie in the run's directory, which on a cluster may be another node's.
+    `models`: those that an estimator of the user's needs; nothing is told of one that was not asked
+    yet."""
+    if models is None and not has_shipped_estimator(config):
+        return []
     if config.eval_only or config.plays_only:
         return []
     flag, place = "--save", config.save
@@ -37,7 +45,7 @@ def check_room(config: RunConfig, *, dry_run: bool) -> list[str]:
             return []
         is_continued = config.is_continued
         flag, place = ("--resume", config.resume) if is_continued else ("--run-dir", config.run_dir)
-    needed = _least_bytes(config)
+    needed = _least_bytes(config, models)
     free = shutil.disk_usage(nearest_there(Path(place))).free
     if free >= needed:
         return []
@@ -88,9 +96,9 @@ def _width(config: RunConfig) -> int:
     return 2 if config.megatron.get("bf16", False) else 4
 
 
-def _least_bytes(config: RunConfig) -> int:
+def _least_bytes(config: RunConfig, models: Collection[str] | None) -> int:
     """0 where nobody knows yet how large the model is."""
     parameters = num_parameters(read_shapes(_model(config))) or 0
     if freezes(config):
         return parameters * _width(config)
-    return checkpoint_bytes(config, parameters)
+    return checkpoint_bytes(config, parameters, models)

@@ -23,6 +23,7 @@ from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
 from agentrl.config.flags.logging import LoggingFlags
 from agentrl.numbered import RANK, ROLLOUT_ID, literal
+from agentrl.shipped import ALGORITHMS
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -63,12 +64,18 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def has_critic(self) -> bool:
         """Whether a critic is trained beside the policy."""
-        return self.mode == "policy" and self.advantage_estimator == "ppo"
+        return self.mode == "policy" and ALGORITHMS.says(self.advantage_estimator, "has_critic")
 
     @property
-    def num_frozen_models(self) -> int:
-        """How many models beside the policy the learner holds that are never trained."""
-        return self.has_reference + (self.use_opd and not self.has_served_teacher)
+    def models_beside(self) -> frozenset[str]:
+        """The models that the learner holds beside the policy, as far as flags tell: an estimator
+        of the user's says it itself (`Needs.models`)."""
+        told = {
+            "reference": self.has_reference,
+            "teacher": self.use_opd and not self.has_served_teacher,
+            "critic": self.has_critic,
+        }
+        return frozenset(name for name, is_there in told.items() if is_there)
 
     @property
     def has_served_teacher(self) -> bool:
