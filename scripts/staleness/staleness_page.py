@@ -134,8 +134,8 @@ def _commands(arms: list[Arm]) -> str:
     for arm in arms:
         made[arm.lag or LAG, tuple(sorted(arm.points))].append(arm.name)
     return "\n".join(
-        f"    python -m benchmarks.staleness --resume --lag {lag} "
-        f"--seeds {' '.join(map(str, seeds))} --arms {' '.join(names)}"
+        f"- `python -m benchmarks.staleness --resume --lag {lag} "
+        f"--seeds {' '.join(map(str, seeds))} --arms {' '.join(names)}`"
         for (lag, seeds), names in made.items()
     )
 

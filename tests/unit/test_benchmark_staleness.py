@@ -362,7 +362,7 @@ def test_the_page_says_what_the_numbers_say() -> None:
     assert "| `on-policy` | fresh weights, no correction | 2 | 0.71" in shown
     assert "None is shown to be within noise of `on-policy`." in shown
     assert (
-        "    python -m benchmarks.staleness --resume --lag 8 --seeds 1 2 --arms on-policy" in shown
+        "- `python -m benchmarks.staleness --resume --lag 8 --seeds 1 2 --arms on-policy" in shown
     )
     assert shown.index("| `on-policy`") < shown.index("| `naive`") < shown.index("| `truncate`")
 
