@@ -17,8 +17,9 @@ from tests.faults.settling import settled
 pytestmark = pytest.mark.timeout(3600)
 
 WRITE_MS, SYNC_MS = 2, 100
-#: By process, the sync that stalls, and that of twice its number does.
-STALLS = {"buffer": 40, "learner-0": 6}
+#: By process, the sync that stalls, and that of twice its number does. A buffer has been seen to
+#: make 78 in this run: what arrives while one is under way shares the next.
+STALLS = {"buffer": 25, "learner-0": 6}
 
 
 @pytest.fixture(scope="module")

@@ -77,8 +77,9 @@ def test_the_suite_sees_a_planted_fault(plant: Plant, copy: Path) -> None:
 
 def run(test: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """The test on the code of `folder`, until its first failure. A case that it names is there on
-    every day."""
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
+    every day, and its examples are the same: a fault that it sees once, it sees always."""
+    same = ["-p", "no:randomly", "--hypothesis-seed=0", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", *same, test]
     env = environment_of(folder) | ({"AGENTRL_TESTS": "full"} if "[" in test else {})
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=500)
 
