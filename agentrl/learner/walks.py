@@ -18,7 +18,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from agentrl.learner import beside
@@ -56,8 +55,7 @@ class Walks(Generic[T]):
         self._given: SimpleQueue[tuple[str, Tensor] | BaseException | None] = SimpleQueue()
         #: The number of the tensor that the push waits for, or _OVER; None: it does something else.
         self._due: int | None = None
-        device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        self._work = beside.in_a_thread("push", partial(self._push, push, device))
+        self._work = beside.in_a_thread("push", partial(push, self))
         self._work.add_done_callback(lambda _: self._asked.put(_OVER))
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -81,11 +79,6 @@ class Walks(Generic[T]):
             self._given.put(error)  # if it still waits for a tensor
             raise
         return self._work.result()
-
-    def _push(self, push: Callable[["Walks[T]"], T], device: int | None) -> T:
-        if device is not None:
-            torch.cuda.set_device(device)  # each thread has its own
-        return push(self)
 
     def _word(self) -> str:
         self._look(beside.TURN_S)
