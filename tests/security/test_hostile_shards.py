@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 
-from agentrl.config.torch_dist import Index
+from agentrl.config.torch_dist import Index, Whole
 from agentrl.errors import DataError
 from agentrl.learner.megatron import shards
 from agentrl.learner.megatron.placement import Shard
@@ -110,6 +111,17 @@ def test_a_damaged_file_of_tensors_is_refused_by_name_or_read_unchanged(tmp_path
             for shard, tensor in zip(found, tensors, strict=True):
                 assert torch.equal(shard.tensor, tensor), seed
     assert CASES // 2 < num_refused < CASES
+
+
+def test_boxes_that_overlap_and_leave_a_gap_fill_no_memory(tmp_path: Path) -> None:
+    """They hold as many numbers as the tensor has, and some of its numbers are in none of them."""
+    index, _ = whole(tmp_path)
+    key = KEYS[0]
+    (chunk,) = index[key].chunks
+    found = [Shard(key, (128,), (0,), torch.full((128,), torch.nan), written=True)]
+    index = {key: Whole("float32", (128,), [chunk, chunk])}
+    with pytest.raises(DataError, match=f"{key} has some of the 128 elements at .* twice"):
+        shards.read(tmp_path, index, found)
 
 
 def refused(folder: Path, index: Index, found: list[Shard]) -> DataError | None:
