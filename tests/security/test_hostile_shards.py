@@ -2,6 +2,7 @@
 Nothing larger than the file is ever asked for."""
 
 import random
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +123,20 @@ def test_boxes_that_overlap_and_leave_a_gap_fill_no_memory(tmp_path: Path) -> No
     index = {key: Whole("float32", (128,), [chunk, chunk])}
     with pytest.raises(DataError, match=f"{key} has some of the 128 elements at .* twice"):
         shards.read(tmp_path, index, found)
+
+
+@pytest.mark.parametrize("there", [torch.float64, torch.complex64, torch.int32])
+def test_numbers_of_another_type_than_the_index_says_are_refused(
+    there: torch.dtype, tmp_path: Path
+) -> None:
+    """float64 of 1e60 would be read as inf, and complex numbers without their imaginary part."""
+    key = KEYS[0]
+    held = [Shard(key, (64,), (0,), torch.full((64,), 3, dtype=there), written=True)]
+    (chunk,) = shards.write(tmp_path, 0, held).index[key].chunks
+    name = str(there).removeprefix("torch.")
+    words = f"{tmp_path / FILE}: {key} is in {name} at byte 0, and in float32 as its index says"
+    with pytest.raises(DataError, match=re.escape(words)):
+        shards.read(tmp_path, {key: Whole("float32", (64,), [chunk])}, wanted()[:1])
 
 
 def refused(folder: Path, index: Index, found: list[Shard]) -> DataError | None:

@@ -151,7 +151,7 @@ def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
             target = shard.tensor[ours]
             if held is None or held[0] != chunk:
                 held = None  # before the next one is read
-                held = chunk, _tensor(directory, chunk, shard.key)
+                held = chunk, _tensor(directory, chunk, shard.key, whole.dtype)
             target.copy_(held[1][theirs])
             filled.append(_taken(ours))
         if not make_up(box[1], filled):
@@ -171,7 +171,7 @@ def _taken(slices: Sequence[slice]) -> Box:
     return tuple(each.start for each in slices), tuple(each.stop - each.start for each in slices)
 
 
-def _tensor(directory: Path, chunk: TensorBox, key: str) -> Tensor:
+def _tensor(directory: Path, chunk: TensorBox, key: str, dtype: str) -> Tensor:
     path = directory / chunk.file
     with path.open("rb") as file:
         file.seek(chunk.start)
@@ -185,6 +185,11 @@ def _tensor(directory: Path, chunk: TensorBox, key: str) -> Tensor:
     if type(tensor) is not Tensor or tuple(tensor.shape) != chunk.sizes:
         raise DataError(
             f"{path}: no tensor of shape {chunk.sizes} at byte {chunk.start}, where {key} is to be"
+        )
+    if _name(tensor.dtype) != dtype:
+        raise DataError(
+            f"{path}: {key} is in {_name(tensor.dtype)} at byte {chunk.start}, and in {dtype} as"
+            " its index says"
         )
     return tensor
 
