@@ -206,6 +206,20 @@ def test_what_megatron_would_compute_otherwise_of_a_gpt_oss_is_refused(
         read("gpt-oss").check(MegatronSettings.from_config(run))
 
 
+def test_rotary_parameters_that_stand_under_two_keys_and_differ_are_refused() -> None:
+    """transformers takes rope_scaling and nothing of rope_parameters: of a file that it saved
+    again, in which somebody has added YaRN, also the base would be another."""
+    saved = {"rope_theta": 1e6, "rope_type": "default"}
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    for beside in (yarn, yarn | {"rope_theta": 1e6}, {"type": "default"}):
+        words = rf"rope_scaling .*{beside['type']}.* beside rope_parameters .*1000000\.0.* is not"
+        with pytest.raises(ConfigError, match=words):
+            read("qwen3", rope_theta=None, rope_parameters=saved, rope_scaling=beside)
+    same = read("qwen3", rope_parameters={"rope_type": "yarn", **yarn}, rope_scaling=yarn)
+    assert (same.rotary_base, same.rope.factor) == (50_000.0, 4.0)
+    assert read("qwen3", rope_parameters=saved, rope_scaling={}).rotary_base == 1e6
+
+
 def test_the_rotary_base_of_qwen3_5_may_stand_where_published_files_have_it() -> None:
     assert read("qwen3-5-vl", rope_theta=None).rotary_base == 50_000.0
     assert read("qwen3-5-moe", intermediate_size=None).ffn_hidden_size == 32
