@@ -58,7 +58,8 @@ _GATED_ATTENTION = (
 
 @cache
 def facts() -> dict[str, Facts]:
-    """What config.json says of each published model, by name."""
+    """What config.json says of each published model, by name. TOML knows no null: a model of latent
+    attention has it where the table has no rank of queries."""
     table = tomllib.loads((HERE / "model_facts.toml").read_text())
 
     def whole(name: str) -> Facts:
@@ -66,7 +67,9 @@ def facts() -> dict[str, Facts]:
         like = own.pop("like", None)
         return (whole(like) if like else {}) | own
 
-    return {name: whole(name) for name in table}
+    found = {name: whole(name) for name in table}
+    no_rank = {"q_lora_rank": None}
+    return {name: (no_rank if "kv_lora_rank" in one else {}) | one for name, one in found.items()}
 
 
 def arguments(config: Facts) -> Iterator[Line]:
@@ -84,7 +87,7 @@ def arguments(config: Facts) -> Iterator[Line]:
 
 def _numbers(config: Facts, names: dict[str, str]) -> Iterator[Line]:
     for key, flag in names.items():
-        if key in config:
+        if config.get(key) is not None:
             yield (flag, str(config[key]))
 
 
