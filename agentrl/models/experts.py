@@ -128,6 +128,12 @@ class Experts(Architecture, frozen=True, kw_only=True):
                 "--expert-tensor-parallel-size",
                 settings.ranks_of_an_expert,
             ),
+            (
+                "columns of the shared expert",
+                self.moe_shared_expert_intermediate_size or 0,
+                "--tensor-model-parallel-size",
+                settings.tensor_model_parallel_size,
+            ),
         ):
             if number % size:
                 yield (f"{number} {what} cannot be divided by {flag} {size} ({self.name})")
