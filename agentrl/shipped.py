@@ -3,11 +3,13 @@
     agentrl/tokens/formats/qwen3_stripped.py   is --chat-format qwen3-stripped
 
 To ship another is to add its file. Names are known without importing anything, so that `--help`
-may list them.
+may list them; so is a fact that the class in a file says in a line of its own, `NAME = True`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from agentrl.nearest import near
@@ -48,8 +50,24 @@ class Shelf:
             if stem not in self.frame
         }
 
+    def says(self, name: str, fact: str) -> bool:
+        """Whether a thing says that a fact holds of it; False where there is no such thing."""
+        return name in _saying(tuple(self.places.items()), fact)
+
+    def saying(self, fact: str) -> list[str]:
+        """Names of those that say so."""
+        return [name for name in self.places if self.says(name, fact)]
+
     def __str__(self) -> str:
         return ", ".join(self.places)
+
+
+@cache
+def _saying(places: tuple[tuple[str, str], ...], fact: str) -> frozenset[str]:
+    line = re.compile(rf"^    {fact} = True$", re.MULTILINE)
+    root = Path(__file__).parents[1]
+    files = {name: root.joinpath(*place.split(".")).with_suffix(".py") for name, place in places}
+    return frozenset(name for name, file in files.items() if line.search(file.read_text()))
 
 
 ALGORITHMS = Shelf(

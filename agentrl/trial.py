@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
@@ -45,8 +45,11 @@ def child_of(module: str) -> tuple[list[str], dict[str, str]]:
     return command, os.environ | told
 
 
-def run_apart(module: str, question: bytes, limit_s: float) -> ChildReply:
-    """Run `main()` of a module of agentrl's, which takes `asked()` and gives its `answer`."""
+def run_apart(
+    module: str, question: bytes, limit_s: float, variables: Mapping[str, str] | None = None
+) -> ChildReply:
+    """Run `main()` of a module of agentrl's, which takes `asked()` and gives its `answer`.
+    `variables`: of its environment, beside those of this process."""
     command, env = child_of(module)
     with TemporaryFile() as asking, TemporaryFile() as answering, TemporaryFile() as printing:
         asking.write(question)
@@ -56,7 +59,7 @@ def run_apart(module: str, question: bytes, limit_s: float) -> ChildReply:
             stdin=asking,
             stdout=answering,
             stderr=printing,
-            env=env,
+            env=env | dict(variables or {}),
             start_new_session=True,
         )
         try:

@@ -37,7 +37,8 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. `scores`: greedy exact match (0..1) by the number of iterations that the
-    scored weights held. `metrics`: others, by name, a number for each iteration that has one.
+    scored weights held. `metrics`: others, by name, a number for each iteration, None where it has
+    none.
     `made_with`: what it was made with beside the job, each part by its digest."""
 
     arm: str
@@ -47,7 +48,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     ess: list[float] = []
     m2: list[float] = []
     rewards: list[float] = []
-    metrics: dict[str, list[float]] = {}
+    metrics: Mapping[str, Sequence[float | None]] = {}
     job: str = ""
     made_with: dict[str, str] = {}
     commit: str = ""

@@ -121,8 +121,8 @@ def rows_of(curves: Sequence[Curve]) -> list[Row]:
     return rows
 
 
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values)
+def _mean(values: Sequence[float | None]) -> float:
+    return statistics.fmean(value for value in values if value is not None)
 
 
 def picture(curves: Sequence[Curve]) -> str:

@@ -200,8 +200,7 @@ def curve_of(text: str, arm: str, lag: int, seed: int) -> Curve:
         ess=present(old, f"train/ess_sequence/{bucket}"),
         m2=present(old, f"train/log_ratio_m2/{bucket}"),
         rewards=[round(line["metrics"]["rollout/reward_mean"], 4) for line in steps],
-        # where nothing was worth computing, nothing was left out
-        metrics={MASKED: [round(share or 0.0, 4) for share in shares]},
+        metrics={MASKED: [None if share is None else round(share, 4) for share in shares]},
     )
 
 

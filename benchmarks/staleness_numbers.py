@@ -14,7 +14,8 @@ __all__ = ["BASE", "MASKED", "NAIVE", "Points", "gap", "rows_of", "trained_until
 
 #: The arms that everything is compared with: fresh weights, and stale ones without any correction.
 BASE, NAIVE = "on-policy", "naive"
-#: The share of sampled tokens that are left out of the loss, of each iteration of a curve.
+#: The share of sampled tokens that are left out of the loss, of each iteration of a curve; None
+#: where all groups earned alike, so that nothing was worth computing.
 MASKED = "train/masked_token_share"
 #: What makes a job one in which staleness bites: most effective samples, least gaps.
 ESS_BAR, GAP_BAR = "< 0.7", "> 0"
@@ -51,11 +52,12 @@ def gap(base: BySeed, other: BySeed) -> Interval:
 
 
 def trained_until(curve: Curve) -> int | None:
-    """The last iteration that trained a token, of a run that has others behind it. None: it trained
-    to its end, or its shares are not recorded."""
-    shares = curve.metrics.get(MASKED, [])
-    last = max((i for i, share in enumerate(shares, 1) if share < 1), default=0)
-    return last if last < len(shares) else None
+    """The last iteration that trained a token, of a run that later left out all that it might have
+    trained. None: it trained while its rewards told anything, or its shares are not recorded."""
+    shares = enumerate(curve.metrics.get(MASKED, []), 1)
+    told = [(i, share) for i, share in shares if share is not None]
+    last = max((i for i, share in told if share < 1), default=0)
+    return last if told and told[-1][0] > last else None
 
 
 def rows_of(curves: Sequence[Curve], points: Points) -> list[Row]:

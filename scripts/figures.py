@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "INK", "Line", "Panel", "draw"]
+__all__ = ["COLOURS", "INK", "Line", "Panel", "draw", "draw_beside"]
 
 #: Each has a contrast of at least 3 against white and against the near-black of dark pages.
 COLOURS = ("#2f7fd6", "#d06a0e", "#1c8f55", "#a05fd6", "#d1457c", "#128b99")
@@ -17,6 +17,8 @@ INK = "#7a7f87"
 #: Lines of more points than this have no dots.
 MAX_DOTS = 16
 WIDTH, PANEL, FOOT = 8.6, 3.2, 0.6
+#: Of the small panels of `draw_beside`.
+SMALL, COLUMNS = 1.7, 4
 STYLE = {
     # Text stays text, and the same curves give the same file.
     "svg.fonttype": "none",
@@ -69,8 +71,35 @@ def draw(panels: Sequence[Panel], *, x_label: str, note: str, about: str) -> str
         for axes, panel in zip(places[:, 0], panels, strict=True):
             _panel(axes, panel)
         axes.set_xlabel(f"{x_label}\n{note}" if note else x_label)
-        file, told = io.StringIO(), {"Title": about, "Date": None}
-        figure.savefig(file, format="svg", transparent=True, metadata=told)
+        return _svg(figure, about)
+
+
+def draw_beside(
+    base: Line, lines: Sequence[Line], *, y: tuple[float, float], label: str, about: str
+) -> str:
+    """A small panel for each line, in which `base` is drawn too, in grey; `y`: the bounds of all.
+    Raises ValueError without a line."""
+    if not lines:
+        raise ValueError("there is nothing to draw beside the first line")
+    num_rows = -(-len(lines) // COLUMNS)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, SMALL * num_rows + FOOT), layout="constrained")
+        places = figure.subplots(num_rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
+        for axes, line in zip(places.flat, lines, strict=False):
+            axes.set_title(line.name)
+            _line(axes, base._replace(name=f"{base.name} beside {line.name}"), None, INK, "-")
+            _line(axes, line, None, COLOURS[0], "-")
+            axes.set_ylim(y)
+            axes.set_xlim(left=0)
+        for axes in places.flat[len(lines) :]:
+            axes.set_axis_off()
+        figure.supxlabel(label, fontsize="medium", color=INK)
+        return _svg(figure, about)
+
+
+def _svg(figure: Figure, about: str) -> str:
+    file, told = io.StringIO(), {"Title": about, "Date": None}
+    figure.savefig(file, format="svg", transparent=True, metadata=told)
     return file.getvalue()
 
 

@@ -58,7 +58,8 @@ _GATED_ATTENTION = (
 
 @cache
 def facts() -> dict[str, Facts]:
-    """What config.json says of each published model, by name."""
+    """What config.json says of each published model, by name. TOML knows no null: a Mistral has it
+    for its window, and latent attention for a rank of queries that the table leaves out."""
     table = tomllib.loads((HERE / "model_facts.toml").read_text())
 
     def whole(name: str) -> Facts:
@@ -66,7 +67,15 @@ def facts() -> dict[str, Facts]:
         like = own.pop("like", None)
         return (whole(like) if like else {}) | own
 
-    return {name: whole(name) for name in table}
+    return {name: _null(found) | found for name in table if (found := whole(name))}
+
+
+def _null(config: Facts) -> Facts:
+    """Keys that a config.json gives as null, where the table leaves them out."""
+    if "kv_lora_rank" in config:
+        return {"q_lora_rank": None}
+    is_mistral = config["architectures"] == ["MistralForCausalLM"]
+    return {"sliding_window": None} if is_mistral else {}
 
 
 def arguments(config: Facts) -> Iterator[Line]:
@@ -84,7 +93,7 @@ def arguments(config: Facts) -> Iterator[Line]:
 
 def _numbers(config: Facts, names: dict[str, str]) -> Iterator[Line]:
     for key, flag in names.items():
-        if key in config:
+        if config.get(key) is not None:
             yield (flag, str(config[key]))
 
 

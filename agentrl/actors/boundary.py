@@ -18,7 +18,7 @@ import anyio.lowlevel
 import msgspec
 
 from agentrl.envs.env import Env
-from agentrl.errors import AgentRLError, EnvError, InfrastructureError
+from agentrl.errors import EnvError
 from agentrl.user_traceback import place_of
 from agentrl.visible import error_text
 
@@ -29,7 +29,6 @@ __all__ = [
     "Raised",
     "describe",
     "isolated",
-    "late_reward",
     "sendable_text",
 ]
 
@@ -150,9 +149,3 @@ def sendable_text(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     if len(text) > max_chars:
         text = f"{text[: max_chars - 3]}..."
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def late_reward(env: Env, limit: str, method: str = "score") -> AgentRLError:
-    """The error of an answer that got no reward in its time. It is never a reward of 0."""
-    kind = InfrastructureError if env.asks_server else EnvError
-    return kind(f"{type(env).__name__}.{method} gave no reward {limit}")

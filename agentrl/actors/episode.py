@@ -10,7 +10,8 @@ the reward it has earned. Time that runs out before the first token is none: in 
 where the Env says that it must (`rescore.py`).
 """
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 
@@ -22,36 +23,32 @@ from agentrl.actors.rescore import RewardAudit
 from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.actors.turns import Episode
 from agentrl.actors.writing import Writers
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.tokens.formats.base import ChatFormat
 
-__all__ = ["EnvEpisodes", "EnvFactory"]
-
-
-class EnvFactory(Protocol):
-    """Makes the Env of one episode, bound to its run."""
-
-    def __call__(self) -> Env: ...
+__all__ = ["EnvEpisodes"]
 
 
 class EnvEpisodes:
-    """A `Strategy`: one kind of Env in one chat format. Keeps how many rewards it has checked.
-    `reports_answers`: the filter of groups reads what episodes say, whatever the Env does."""
+    """A `Strategy`: one kind of Env in one chat format. Binds what `make_env` makes to `context`
+    and the episode. Keeps how many rewards it has checked. `reports_answers`: the filter of groups
+    reads what episodes say, whatever the Env does."""
 
     def __init__(
         self,
-        make_env: EnvFactory,
+        make_env: Callable[[], Env],
         chat: ChatFormat,
         limits: Limits,
+        context: EnvContext = EnvContext(),  # noqa: B008 - frozen
         *,
         reports_answers: bool = False,
     ) -> None:
         self.reports_answers = reports_answers
-        self._make_env = make_env
+        self._make_env, self._context = make_env, context
         self._chat = chat
         self._limits = limits
         self._writers = Writers()
-        self._audit = RewardAudit(make_env)
+        self._audit = RewardAudit(make_env, context)
 
     async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
         """See `Strategy`."""
@@ -82,8 +79,8 @@ class EnvEpisodes:
         snapshot: EpisodeSnapshot | None,
     ) -> dict[str, Any] | None:
         """Returns the task's row as it was, when the reward is to be checked."""
-        env = self._make_env()
-        env.is_evaluation = attempt.assignment.evaluation is not None
+        is_evaluation = attempt.assignment.evaluation is not None
+        env = bound_env(self._make_env, self._context, is_evaluation=is_evaluation)
         try:
             row = self._audit.keep_task(env, attempt.assignment)
             if snapshot is None:

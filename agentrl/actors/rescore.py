@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from agentrl.actors.boundary import Boundary, describe
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.envs.messages import Step
 from agentrl.errors import AgentRLError, EnvError
 from agentrl.types import EpisodeAssignment
@@ -38,8 +38,13 @@ _TOLERANCE = 1e-6
 class RewardAudit:
     """What one worker has found out about the rewards of its Env."""
 
-    def __init__(self, make_env: Callable[[], Env], timeout_s: float = RESCORE_TIMEOUT_S) -> None:
-        self._make_env = make_env
+    def __init__(
+        self,
+        make_env: Callable[[], Env],
+        context: EnvContext,
+        timeout_s: float = RESCORE_TIMEOUT_S,
+    ) -> None:
+        self._make_env, self._context = make_env, context
         self._timeout_s = timeout_s
         self._num_agreed = 0
         self._num_mismatches = 0
@@ -70,8 +75,8 @@ class RewardAudit:
         """
         if self._is_trusted or reward == 0:
             return
-        fresh = self._make_env()
-        fresh.is_evaluation = assignment.evaluation is not None
+        is_evaluation = assignment.evaluation is not None
+        fresh = bound_env(self._make_env, self._context, is_evaluation=is_evaluation)
         again: float | None = None
         try:
             with anyio.move_on_after(self._timeout_s) as deadline:

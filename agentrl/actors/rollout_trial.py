@@ -60,8 +60,9 @@ class Played(msgspec.Struct, frozen=True):
 
     @property
     def is_late(self) -> bool:
-        """Whether it was ended by the limit of time."""
-        return self.report.stop_reason is StopReason.TIME_LIMIT
+        """Whether it was ended by the limit of time, as a truncation or an error."""
+        is_cut = self.report.stop_reason is StopReason.TIME_LIMIT
+        return is_cut or "(--episode-timeout-s)" in (self.report.error or "")
 
     @property
     def failed_on_policy(self) -> bool:
@@ -116,7 +117,8 @@ class RolloutTrial(Trial):
         sampling = SamplingParams(max_new_tokens=usual.rollout_max_response_len)
         episode = EpisodeAssignment(EpisodeId("checked", 0), 1, self.subject.seed, task, sampling)
         async with Endpoint() as endpoint:
-            player = Player(RolloutEpisodes(watched.make, policy.chat, limits, endpoint))
+            context = self.subject.context
+            player = Player(RolloutEpisodes(watched.make, policy.chat, limits, endpoint, context))
             return (await player.play(episode, policy)).report
 
     def problem_of(self, what: str, played: Played) -> Problem:

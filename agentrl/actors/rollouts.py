@@ -16,7 +16,7 @@ from typing import Any, cast
 import anyio
 
 from agentrl.actors.bound_samples import bound
-from agentrl.actors.boundary import Boundary, describe, late_reward, sendable_text
+from agentrl.actors.boundary import Boundary, describe, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
 from agentrl.actors.endpoint.calls import Segment
 from agentrl.actors.endpoint.recorder import CallRecorder
@@ -28,7 +28,8 @@ from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext, bound_env, late_reward
+from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.messages import Step
 from agentrl.envs.returned import SampledStep
 from agentrl.envs.rollout import Rollout, outcome_of
@@ -81,7 +82,8 @@ class EpisodeChat:
 
 class RolloutEpisodes:
     """A `Strategy`: one kind of `Rollout` in one chat format, over `endpoint`. Nothing is saved on
-    the way: nobody but the agent knows where it stands. `reports_answers`: as in `EnvEpisodes`."""
+    the way: nobody but the agent knows where it stands. `context` and `reports_answers`: as in
+    `EnvEpisodes`."""
 
     def __init__(
         self,
@@ -89,11 +91,12 @@ class RolloutEpisodes:
         chat: ChatFormat,
         limits: Limits,
         endpoint: Endpoint,
+        context: EnvContext = EnvContext(),  # noqa: B008 - frozen
         *,
         reports_answers: bool = False,
     ) -> None:
         self.reports_answers = reports_answers
-        self._make_env = make_env
+        self._make_env, self._context = make_env, context
         self._chat = chat
         self._limits = limits
         self._endpoint = endpoint
@@ -101,7 +104,8 @@ class RolloutEpisodes:
 
     async def play(self, attempt: Attempt, boundary: Boundary) -> PlayedEpisode:
         """See `Strategy`."""
-        env = cast(Rollout, self._make_env())
+        is_evaluation = attempt.assignment.evaluation is not None
+        env = cast(Rollout, bound_env(self._make_env, self._context, is_evaluation=is_evaluation))
         recorder = CallRecorder(
             attempt.assignment,
             self._chat,
@@ -110,7 +114,6 @@ class RolloutEpisodes:
             writers=self._writers,
             writes_prompts=env.writes_prompts,
         )
-        env.is_evaluation = attempt.assignment.evaluation is not None
         token = self._endpoint.open(recorder)
         try:
             chat = EpisodeChat(recorder, await self._endpoint.url(), token, env.services)
@@ -120,7 +123,7 @@ class RolloutEpisodes:
         finally:
             self._endpoint.close(token)
             await boundary.close(env, attempt.whose)
-        vote = vote_of(env) if attempt.assignment.evaluation is not None else ""
+        vote = vote_of(env) if is_evaluation else ""
         answers = self.reports_answers or env.scores_groups
         report = _report(recorder, step, reason, vote, answers, attempt.played_s())
         _require_role_level(env, report.report)
@@ -170,10 +173,23 @@ class RolloutEpisodes:
         return Step(reward=reward, metrics={"policy_error": 1.0}), reason
 
     def _out_of_time(self, env: Rollout, recorder: CallRecorder) -> Step:
-        """As for an Env: a truncation, if anything was sampled."""
+        """As for an Env: a truncation, if anything was sampled.
+
+        Raises EnvError for what the policy has no part in: a hook, or an agent that has not asked
+        its model for more than half of the time. Less may be a tool between two turns.
+        """
         limit = f"within {self._limits.episode_timeout_s:g} s (--episode-timeout-s)"
         if env.is_scoring:
             raise late_reward(env, limit)
+        if env.hook_under_way:
+            raise EnvError(f"{env.hook_under_way} did not return {limit}")
+        is_quiet = recorder.quiet_s > self._limits.episode_timeout_s / 2
+        if recorder.num_calls and is_quiet and recorder.refused is None:
+            who = env.who if isinstance(env, GenerateEnv) else type(env).solve.__qualname__
+            raise EnvError(
+                f"{who} did not return {limit}, and asked its model nothing in the last "
+                f"{recorder.quiet_s:.0f} s of it; give what it waits for a limit of its own"
+            )
         if recorder.num_calls:
             return Step()
         if recorder.num_asked:

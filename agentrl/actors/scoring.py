@@ -14,10 +14,10 @@ from collections.abc import Callable
 import anyio
 import msgspec
 
-from agentrl.actors.boundary import Boundary, Raised, describe, isolated, late_reward
+from agentrl.actors.boundary import Boundary, Raised, describe, isolated
 from agentrl.actors.limits import Limits
 from agentrl.bounds import reward_defect
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, late_reward
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.roles import moved
 from agentrl.types import EpisodeSummary
@@ -60,12 +60,15 @@ async def _scored(
     try:
         if not env.scores_groups:  # its class can, and this one was told not to
             return order
-        with anyio.move_on_after(timeout_s) as deadline:
+        limit_s, flag = timeout_s, "--episode-timeout-s"
+        if env.reward_timeout_s is not None:
+            limit_s, flag = env.reward_timeout_s, "--reward-timeout-s"
+        with anyio.move_on_after(limit_s) as deadline:
             rewards: object = await env.score_group(order.task.row, order.episodes)
     finally:
         await boundary.close(env, f"group {order.group}")
     if deadline.cancelled_caught:
-        raise late_reward(env, f"within {timeout_s:g} s", "score_group")
+        raise late_reward(env, f"within {limit_s:g} s ({flag})", "score_group")
     return _with_rewards(order, rewards, type(env).__name__)
 
 

@@ -8,7 +8,7 @@ with `resume` in place of `begin`, and samples no turn again.
 
 import msgspec
 
-from agentrl.actors.boundary import late_reward, sendable_text
+from agentrl.actors.boundary import sendable_text
 from agentrl.actors.limits import Budget, Limits, prompt_too_long
 from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode, vote_of
@@ -17,7 +17,7 @@ from agentrl.actors.snapshots import EpisodeSnapshot
 from agentrl.actors.writing import Writers, num_chars
 from agentrl.bounds import metric_defect, reward_defect
 from agentrl.columns import EXCLUDED
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, late_reward
 from agentrl.envs.messages import AssistantTurn, Step
 from agentrl.envs.row_tools import name_of
 from agentrl.errors import EngineError, EnvError, InfrastructureError, TextTooLongError

@@ -18,7 +18,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Attempt, Strategy
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
-from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
@@ -47,9 +47,13 @@ class Way:
     ) -> None:
         self.settings = settings
         cls = load_env(settings.env)
-        self.make_env: Callable[[], Env] = functools.partial(_make_env, cls, settings)
+        self._make: Callable[[], Env] = functools.partial(cls, **settings.env_args)
         self.scores_groups = cls.scores_groups and settings.demonstration_key is None
         self.strategy = self._strategy(cls, chat, endpoint, reports_answers=reports_answers)
+
+    def make_env(self) -> Env:
+        """An Env that plays no episode."""
+        return bound_env(self._make, self.settings.context)
 
     def _strategy(
         self, cls: type[Env], chat: ChatFormat, endpoint: Endpoint, *, reports_answers: bool
@@ -63,9 +67,16 @@ class Way:
             env.prepare()  # now, and not beside episodes
         if issubclass(cls, Rollout):
             return RolloutEpisodes(
-                self.make_env, chat, settings.limits, endpoint, reports_answers=reports_answers
+                self._make,
+                chat,
+                settings.limits,
+                endpoint,
+                settings.context,
+                reports_answers=reports_answers,
             )
-        return EnvEpisodes(self.make_env, chat, settings.limits, reports_answers=reports_answers)
+        return EnvEpisodes(
+            self._make, chat, settings.limits, settings.context, reports_answers=reports_answers
+        )
 
     def named(self, report: EpisodeReport, task: Task) -> EpisodeReport:
         """`report` with the Env that was played, and the part of the mixture; no Env was where a
@@ -73,12 +84,6 @@ class Way:
         env = self.settings.env if self.settings.demonstration_key is None else ""
         facts = msgspec.structs.replace(report.facts, env=env, part=task.part)
         return msgspec.structs.replace(report, facts=facts)
-
-
-def _make_env(cls: type[Env], settings: WaySettings) -> Env:
-    env = cls(**settings.env_args)
-    Env.bind(env, settings.context)
-    return env
 
 
 class Ways:

@@ -132,6 +132,7 @@ def _way(
             config.allow_unsafe_sandbox,
             # for functions of slime's users, which are given `args`
             _flags_of(config, model_dir),
+            reward_timeout_s=config.reward_timeout_s,
         ),
         limits=_limits(config, max_context),
         demonstration_key=config.dialogue_key,

@@ -120,6 +120,9 @@ class Algorithm:
     deviations: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
     reward_levels: ClassVar[frozenset[str]] = frozenset({"episode", "role"})
+    #: Whether a critic is trained beside the policy; `values` then is one of the passes. A class
+    #: that ships says it in a line of its own, which `agentrl.shipped` reads.
+    has_critic: ClassVar[bool] = False
     #: Whether an episode of credit 0 has no gradient, and need not be computed. None: as the
     #: flags say for the loss of `policy_loss`, and False where a subclass wrote the loss or the
     #: advantages.
@@ -141,6 +144,7 @@ class Algorithm:
         has_ratio = cfg.loss_type == "policy_loss" and not cfg.use_rollout_logprobs
         self.step_size = StepSize() if cfg.scale_lr_by_ess and has_ratio else None
         passes = {"reference"} if cfg.use_kl_loss else set()
+        passes |= {"values"} if self.has_critic else set()
         passes |= {"prox"} if self.step_size is not None else set()
         if any(region.of_iteration for region in self.regions):
             passes.add("prox")

@@ -26,6 +26,7 @@ from agentrl.algorithms.custom_rewards import REWARDS, with_rewards
 from agentrl.algorithms.reducer import REDUCERS
 from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
+from agentrl.config.first_weights import about_reference
 from agentrl.config.flags.objective import ObjectiveFlags
 from agentrl.config.objective import about_critic
 from agentrl.config.rates import about_critics_rate
@@ -122,7 +123,11 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
     spelled."""
     algorithm = load_algorithm(cfg)
     _refuse_unread(cfg, algorithm, said or {})
-    if "critic" in algorithm.needs.models:  # it may be the user's, of which the flags know nothing
+    # it may be the user's, of whose models the flags know nothing
+    if "reference" in algorithm.needs.models:
+        for problem in about_reference(cfg):
+            raise ConfigError(problem)
+    if "critic" in algorithm.needs.models:
         for problem in chain(about_critic(cfg), about_critics_rate(cfg)):
             raise ConfigError(problem)
     if missing := [name for name in sorted(algorithm.requires) if not getattr(cfg, name)]:

@@ -12,11 +12,15 @@
 All are of the learner at the start of the iteration: column `prox`, or the current policy where
 that is it. A loss of the user's cannot leave them out, nor report others in their place.
 
-Shape suffixes: T = packed tokens, K = trained tokens, S = sampled tokens (trained or not), N =
-sequences with a trained token.
+No shape here depends on a value, so a GPU does not wait for its host: what is not meant adds 0 to a
+sum. Of no tokens the largest difference is -inf, which nobody reports (`learner/measures.py`).
+
+Shape suffixes: T = packed tokens, K = trained tokens, N = sequences, X = either of T and N, M = all
+that are meant, then those of each age.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -51,13 +55,24 @@ def with_mismatch(loss_fn: LossFn, max_age: int) -> LossFn:
     return measured_loss
 
 
-def _by_age(ages_K: Tensor, max_age: int) -> Iterator[tuple[str, Tensor]]:
-    """What a metric's name ends with, and which tokens it is of: all, and those of each age."""
-    yield "", torch.ones_like(ages_K, dtype=torch.bool)
-    num_buckets = min(max_age, MAX_AGE_BUCKET) + 1
-    bucket_K = ages_K.clamp(max=num_buckets - 1)
-    for age in range(num_buckets):
-        yield f"/age_{age}", bucket_K == age
+def _suffixes(max_age: int) -> list[str]:
+    """What metrics by age end with: nothing for all of them, then one for each age."""
+    return ["", *(f"/age_{age}" for age in range(min(max_age, MAX_AGE_BUCKET) + 1))]
+
+
+def _by_age(meant_X: Tensor, ages_X: Tensor, max_age: int) -> Tensor:
+    """MX, bool: which of those that are `meant` a metric of each suffix is of."""
+    num_buckets = len(_suffixes(max_age)) - 1
+    buckets_M = torch.arange(num_buckets, device=ages_X.device).to(ages_X.dtype)
+    bucket_X = ages_X.clamp(max=num_buckets - 1)
+    every_MX = torch.cat([meant_X[None], bucket_X == buckets_M[:, None]])
+    return every_MX & meant_X
+
+
+def _sums(picked_MX: Tensor, *values_X: Tensor) -> Tensor:
+    """For each row of M the sum of each of `values_X` where it is picked, then how many are."""
+    values_CX = torch.stack([*values_X, torch.ones_like(values_X[0])])
+    return torch.where(picked_MX[:, None], values_CX, 0.0).sum(-1)
 
 
 def mean(values: Tensor) -> Tensor:
@@ -70,51 +85,59 @@ def mean(values: Tensor) -> Tensor:
 def _mismatch(batch: MicroBatch, out: Outputs, max_age: int) -> dict[str, Tensor]:
     columns = batch.columns
     prox_T = columns.get("prox", out.logprobs_T).float()
-    diff_S = (columns["mu"] - prox_T).abs()[columns["sampled"]]
-    on_policy_S = columns["ages"][columns["sampled"]] == 0
+    diff_T = (columns["mu"] - prox_T).abs()
+    sampled_T, ages_T = columns["sampled"].bool(), columns["ages"]
+    on_policy_T = sampled_T & (ages_T == 0)
     found = {}
     if "cached" in columns:
-        cached_S = columns["cached"][columns["sampled"]]
-        met_S = on_policy_S & (cached_S > 0)
-        for suffix, here_M in _by_age(cached_S[met_S], max_age):
-            if suffix not in ("", "/age_0"):
-                found[f"kv_gap{suffix}"] = mean(diff_S[met_S][here_M])
-        on_policy_S &= cached_S == 0
-    for name, diff in (("logprob_diff", diff_S), ("logprob_diff_on_policy", diff_S[on_policy_S])):
-        found[name] = mean(diff)
-        if diff.numel():
-            found[f"{name}_max"] = diff.max()
-    trained_K = columns["mask"].nonzero().squeeze(1)
-    found |= _drift(batch, prox_T, trained_K, max_age)
-    return found
+        cached_T = columns["cached"]
+        met_MT = _by_age(on_policy_T & (cached_T > 0), cached_T, max_age)
+        gaps = zip(_suffixes(max_age), _sums(met_MT, diff_T), strict=True)
+        found = {f"kv_gap{s}": gap for s, gap in gaps if s not in ("", "/age_0")}
+        on_policy_T &= cached_T == 0
+    compared_MT = torch.stack([sampled_T, on_policy_T])
+    names = ("logprob_diff", "logprob_diff_on_policy")
+    largest_M = torch.where(compared_MT, diff_T, -math.inf).amax(-1)
+    for name, sums, largest in zip(names, _sums(compared_MT, diff_T), largest_M, strict=True):
+        found |= {name: sums, f"{name}_max": largest}
+    return found | _drift(batch, prox_T, max_age)
 
 
-def _drift(batch: MicroBatch, prox_T: Tensor, trained_K: Tensor, max_age: int) -> dict[str, Tensor]:
+def _drift(batch: MicroBatch, prox_T: Tensor, max_age: int) -> dict[str, Tensor]:
     """How far the policies of trained tokens are apart, by their age."""
-    mu_K, prox_K = batch.columns["mu"][trained_K], prox_T[trained_K]
-    ages_K, sequences_K = batch.columns["ages"][trained_K], sequences_of(batch, trained_K)
-    kl_K, gap_K = kl_estimate(mu_K, prox_K, "k3"), log_ratio(prox_K, mu_K)
-    found = {}
-    for suffix, here_K in _by_age(ages_K, max_age):
-        found[f"mismatch_kl{suffix}"] = mean(kl_K[here_K])
-        found[f"log_ratio_m2{suffix}"] = mean(gap_K[here_K].square())
-        found[f"ess{suffix}"] = _moments(gap_K[here_K])
+    mu_T, ages_T = batch.columns["mu"], batch.columns["ages"]
+    trained_T = batch.columns["mask"].bool()
+    kl_T, gap_T = kl_estimate(mu_T, prox_T, "k3"), log_ratio(prox_T, mu_T)
+    trained_MT = _by_age(trained_T, ages_T, max_age)
     num_sequences = len(batch.cu_seqlens) - 1
-    gap_N = gap_K.new_zeros(num_sequences).index_add(0, sequences_K, gap_K)
-    oldest_N = ages_K.new_full((num_sequences,), -1)
-    oldest_N = oldest_N.scatter_reduce(0, sequences_K, ages_K, "amax")
-    gap_N, oldest_N = gap_N[oldest_N >= 0], oldest_N[oldest_N >= 0]
-    for suffix, here_N in _by_age(oldest_N, max_age):
-        found[f"ess_sequence{suffix}"] = _moments(gap_N[here_N])
-    return found
+    sequences_T = sequences_of(batch, torch.arange(len(mu_T), device=mu_T.device))
+    gap_N = gap_T.new_zeros(num_sequences + 1)  # the last is of what no sequence has
+    gap_N = gap_N.index_add(0, sequences_T, torch.where(trained_T, gap_T, 0.0))[:-1]
+    oldest_N = ages_T.new_full((num_sequences + 1,), -1)
+    trained_ages_T = torch.where(trained_T, ages_T, -1)
+    oldest_N = oldest_N.scatter_reduce(0, sequences_T, trained_ages_T, "amax")[:-1]
+    sequences_MN = _by_age(oldest_N >= 0, oldest_N, max_age)
+    by_name = {
+        "mismatch_kl": _sums(trained_MT, kl_T),
+        "log_ratio_m2": _sums(trained_MT, gap_T.square()),
+        "ess": _sums(trained_MT, *_moments(gap_T)),
+        "ess_sequence": _sums(sequences_MN, *_moments(gap_N)),
+    }
+    suffixes = _suffixes(max_age)
+    return {
+        f"{name}{suffix}": sums
+        for name, sums_M in by_name.items()
+        for suffix, sums in zip(suffixes, sums_M, strict=True)
+    }
 
 
-def sequences_of(batch: MicroBatch, trained_K: Tensor) -> Tensor:
+def sequences_of(batch: MicroBatch, places_K: Tensor) -> Tensor:
     """Which sequence of a micro-batch each of these places lies in."""
-    ends = batch.cu_seqlens[1:].to(trained_K)
-    return torch.searchsorted(ends, trained_K, right=True)
+    ends = batch.cu_seqlens[1:].to(places_K)
+    return torch.searchsorted(ends, places_K, right=True)
 
 
-def _moments(log_ratio_N: Tensor) -> Tensor:
-    ratio_N = log_ratio_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    return torch.stack([ratio_N.sum(), ratio_N.square().sum(), ratio_N.new_tensor(len(ratio_N))])
+def _moments(log_ratio_X: Tensor) -> tuple[Tensor, Tensor]:
+    """The ratio and its square."""
+    ratio_X = log_ratio_X.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return ratio_X, ratio_X.square()

@@ -46,12 +46,13 @@ class Ppo(Algorithm):
         | {"eps_clip_c", "kl_coef", "gamma", "lambd", "value_clip"}
         | {"num_critic_only_steps"}
     )
+    has_critic = True
     loss_vanishes = False
     reward_levels = Algorithm.reward_levels | {"turn"}
 
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
-        passes = self.needs.passes | {"values"}
+        passes = self.needs.passes
         if cfg.kl_coef != 0:
             passes |= {"reference"} | ({"prox"} if self.needs.later_prox else set())
         self.needs = msgspec.structs.replace(self.needs, passes=passes, whole_episodes=True)

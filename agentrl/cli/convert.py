@@ -74,7 +74,8 @@ def convert(arguments: argparse.Namespace) -> int:
             f"--hf-checkpoint is missing: {source} is no Hugging Face model, and only one says "
             "what its tensors are"
         )
-    check_vocabulary(model_dir, arguments.vocab_size)
+    named = "SOURCE" if arguments.hf_checkpoint is None else "--hf-checkpoint"
+    check_vocabulary(model_dir, arguments.vocab_size, named)
     from agentrl.learner.megatron.convert import convert as convert_weights
 
     convert_weights(
@@ -90,9 +91,9 @@ def convert(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check_vocabulary(model_dir: Path, given: int | None) -> None:
+def check_vocabulary(model_dir: Path, given: int | None, named: str = "--hf-checkpoint") -> None:
     """Refuse a size of the vocabulary that is not the model's: rows that pad it are not written."""
-    size = decoder_config(model_dir).get("vocab_size")
+    size = decoder_config(model_dir, named).get("vocab_size")
     if given is not None and given != size:
         raise ConfigError(
             f"--vocab-size {given}: the config.json of {model_dir} says {size}, and so many rows "

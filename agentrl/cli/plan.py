@@ -102,6 +102,7 @@ def _at_least_1(text: str) -> float:
 
 def plan(arguments: argparse.Namespace) -> int:
     """Print the plan; returns the exit code."""
+    from agentrl.algorithms.load import load_algorithm
     from agentrl.cli.plan_page import Planned, page
 
     config, model = _described(arguments.flags)
@@ -113,6 +114,7 @@ def plan(arguments: argparse.Namespace) -> int:
         reserve_gib=arguments.reserve_gib,
         link_gbps=arguments.link_gbps,
         moe_imbalance=arguments.moe_imbalance,
+        models=load_algorithm(config).needs.models,
     )
     for line in page(planned):
         sys.stdout.write(f"{visible(line)}".rstrip() + "\n")

@@ -29,7 +29,8 @@ _GIB = 1024**3
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """What the page is about. `ranks`: a footprint for each kind, first stage to last."""
+    """What the page is about. `ranks`: a footprint for each kind, first stage to last. `models`:
+    those that the algorithm needs beside the policy."""
 
     config: RunConfig
     model: Model
@@ -38,6 +39,7 @@ class Planned(msgspec.Struct, frozen=True):
     reserve_gib: float
     link_gbps: float
     moe_imbalance: float = 1.0
+    models: frozenset[str] = frozenset()
 
     @property
     def room(self) -> Room:
@@ -225,7 +227,7 @@ def _moved(planned: Planned) -> Iterator[str]:
     moved = push_bytes(planned.config, planned.num_parameters)
     if planned.config.num_engines:
         yield f"push        {in_units(moved)} through one link, {_time(planned, moved)} {link}"
-    kept = checkpoint_bytes(planned.config, planned.num_parameters)
+    kept = checkpoint_bytes(planned.config, planned.num_parameters, planned.models)
     yield f"checkpoint  {in_units(kept)}; through one link {_time(planned, kept)} {link}"
 
 

@@ -36,7 +36,7 @@ Scored = tuple[Mapping[str, Any], type[Env], Iterable[Task]]
 def check_reward_model(config: RunConfig, *, dry_run: bool = False) -> list[str]:
     """Notes for the user. Raises ConfigError for an address that is none, and where nobody listens;
     for a dry run nobody has to."""
-    if config.is_supervised:
+    if not config.has_env:
         return []
     notes, refused = [], []
     for url in sorted(set(_addresses(config))):

@@ -1,37 +1,47 @@
-"""A reward and a filter of the user's are called by a dry run, as `agentrl check-hook` calls them.
+"""Rewards, filters and functions that play episodes, of the user's, are called before a run starts,
+as `agentrl check-hook` calls them.
 
-    parent: try_rewards -> child: the first task, played with made answers, and the group of these
-    judged -> what was raised
+    parent: try_rewards -> child: the first task, and that of each evaluation set, played with made
+    answers, and the group of these judged -> what was raised
 
-What their code raises would fail each episode or group, so the dry run is refused with its words
-and line. A service that is away, and a call that does not come to an end, are notes: a reward model
-may take long to load. Not tried are rewards of samples that a function of the user's plays, those
-that ask a service which the run itself starts, and filters where no reward is tried.
+What their code raises would fail each episode or group, so the run is refused with its words and
+line. A service that is away, and a call that does not come to an end, are notes: a reward model may
+take long to load. So is what they raise where a run joins a cluster: a worker may have what this
+host lacks. One process tries all that calls the same code. Not tried are what ships, what asks a
+service which the run itself starts, a source that keeps its place, filters where no reward is
+tried; and of a run that goes on, but for a dry run, nothing: its code has been called.
 """
 
 import logging
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import anyio
 import msgspec
 
 from agentrl.cli.hooks.deadline import Deadline
-from agentrl.cli.hooks.noted import Noted
-from agentrl.cli.hooks.trial import HookTrial
 from agentrl.config.conditions import GENERATE, ROW_ENVS
+from agentrl.config.env_vars import env_vars
+from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.mixture import ways_of
 from agentrl.config.refusals import gather
 from agentrl.config.run import RunConfig
-from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
+from agentrl.errors import AgentRLError, ConfigError, DataError, EnvError, InfrastructureError
 from agentrl.shipped import FILTERS
 from agentrl.trial import answer, asked, places_in, run_apart
 from agentrl.user_traceback import words_of
 
-__all__ = ["LIMIT_S", "try_rewards"]
+if TYPE_CHECKING:
+    from agentrl.cli.hooks.worker import Bench
+    from agentrl.types import Task
 
-#: Seconds that the calls may take.
-LIMIT_S = 60.0
+__all__ = ["LIMIT_S", "START_LIMIT_S", "try_rewards"]
+
+#: Seconds that the calls may take in a dry run, and where a run is to start.
+LIMIT_S, START_LIMIT_S = 60.0, 20.0
 #: Seconds that the process has to start in.
 _START_S = 300.0
 #: How what is raised is called where somebody that is asked does not answer.
@@ -41,32 +51,77 @@ _AWAY = re.compile(r"\b\w*(?:Connect|Timeout)\w*: ")
 _Whose = Literal["reward", "filter", "unknown"]
 
 
-class _Question(msgspec.Struct, frozen=True):
+class _Play(msgspec.Struct, frozen=True):
+    """What is to be played, under these flags. `rows`: the evaluation set that has the task."""
+
     config: RunConfig
+    rows: EvalSet | None = None
+
+    @property
+    def where(self) -> str:
+        """The task, in words."""
+        of = "" if self.rows is None else f" of evaluation set {self.rows.name}"
+        return f"the first row{of}"
+
+
+class _Question(msgspec.Struct, frozen=True):
+    plays: list[_Play]
     limit_s: float
 
 
 class _Reply(msgspec.Struct, frozen=True):
     """What came of it: `says` what was raised, or where the code stands that did not come to an
-    end. `whose` code that was; a process that ended or hung does not say."""
+    end. `whose` code that was; a process that ended or hung does not say. `where`: on which
+    task."""
 
     fate: Literal["fine", "raised", "away", "late"]
     says: str = ""
     whose: _Whose = "reward"
+    where: str = "the first row"
 
 
-def try_rewards(config: RunConfig, limit_s: float = LIMIT_S) -> list[str]:
-    """Notes on functions of --custom-rm-path, and on the filter of their groups, that could not be
-    tried to the end. Raises ConfigError with what they raise."""
-    ways = [way for way in ways_of(config) if _is_to_be_tried(way)]
-    # parts of a mixture may share it
-    first = {(way.env_args.get("reward"), way.group_rm): way for way in reversed(ways)}
-    return gather(*(partial(_tried, way, limit_s) for way in first.values()))
+def try_rewards(
+    config: RunConfig, limit_s: float | None = None, *, dry_run: bool = True
+) -> list[str]:
+    """Notes on functions of --custom-rm-path and --custom-generate-function-path, and on the filter
+    of their groups, that could not be tried to the end. Raises ConfigError with what they raise.
+    `limit_s`: other seconds than are usual."""
+    is_known = config.is_continued and not dry_run
+    limit_s = limit_s or (LIMIT_S if dry_run else START_LIMIT_S)
+    tried = [] if is_known or config.loads_rollouts else _plays(config)
+    is_joined = config.ray_address is not None and not dry_run
+    return gather(*(partial(_tried, plays, limit_s, is_joined=is_joined) for plays in tried))
 
 
-def _is_to_be_tried(way: RunConfig) -> bool:
-    is_played = way.env in ROW_ENVS and way.env != GENERATE
-    return is_played and ("reward" in way.env_args or _has_filter(way))
+def _plays(config: RunConfig) -> list[list[_Play]]:
+    """What is to be played, by the code that it calls: of the ways to train with the same code the
+    first, as parts of a mixture may share it, and each evaluation set."""
+    found: dict[tuple[object, ...], list[_Play]] = {}
+    for way in [] if config.eval_only else ways_of(config):
+        if way.env in ROW_ENVS and (_has_code(way) or _has_filter(way)):
+            found.setdefault(_code(way), [_Play(way)])
+    sets: list[EvalSet] = []
+    with suppress(AgentRLError):  # other checks say it
+        sets.extend(eval_sets(config).values())
+    for one in sets:
+        if one.path is not None and one.env in ROW_ENVS and _has_code(one.config):
+            alone = msgspec.structs.replace(
+                one.config,
+                env_mix={},
+                eval_config=None,
+                eval_prompt_data=[],
+                dynamic_sampling_filter_path=None,
+            )
+            found.setdefault(_code(alone), []).append(_Play(alone, one))
+    return [*found.values()]
+
+
+def _code(way: RunConfig) -> tuple[object, ...]:
+    return (way.env_args.get("function"), way.env_args.get("reward"), way.group_rm)
+
+
+def _has_code(way: RunConfig) -> bool:
+    return way.env == GENERATE or "reward" in way.env_args
 
 
 def _has_filter(way: RunConfig) -> bool:
@@ -75,9 +130,10 @@ def _has_filter(way: RunConfig) -> bool:
     return way.mode == "policy" and way.dynamic_sampling_filter_path not in shipped
 
 
-def _tried(way: RunConfig, limit_s: float) -> list[str]:
-    question = msgspec.json.encode(_Question(way, limit_s))
-    ended = run_apart(__name__, question, limit_s + _START_S)
+def _tried(plays: Sequence[_Play], limit_s: float, *, is_joined: bool) -> list[str]:
+    way = plays[0].config
+    question = msgspec.json.encode(_Question([*plays], limit_s))
+    ended = run_apart(__name__, question, limit_s + _START_S, env_vars(way))
     if ended.answer:
         reply = msgspec.json.decode(ended.answer, type=_Reply)
     elif "Timeout" in ended.printed:
@@ -85,10 +141,12 @@ def _tried(way: RunConfig, limit_s: float) -> list[str]:
     else:
         reply = _Reply("raised", "it ended the process; raise an error in its place", "unknown")
     what, again = _named(way, reply)
+    if reply.fate == "raised" and is_joined:
+        return [f"{what} fails on {reply.where} on this host, {reply.says}; {again}"]
     if reply.fate == "raised":
-        raise ConfigError(f"{what} fails on the first row, {reply.says}; {again}")
+        raise ConfigError(f"{what} fails on {reply.where}, {reply.says}; {again}")
     if reply.fate == "away":
-        return [f"{what} could not be tried on the first row: {reply.says}"]
+        return [f"{what} could not be tried on {reply.where}: {reply.says}"]
     if reply.fate == "late":
         return [f"{what} did not come to an end within {limit_s:g} s{reply.says}; {again}"]
     return []
@@ -96,11 +154,16 @@ def _tried(way: RunConfig, limit_s: float) -> list[str]:
 
 def _named(way: RunConfig, reply: _Reply) -> tuple[str, str]:
     """What was tried, by its flags, and how to try it alone."""
-    reward, name = way.env_args.get("reward"), "dynamic-sampling-filter-path"
+    args, name = way.env_args, "dynamic-sampling-filter-path"
     hooks = list[tuple[str, str, object]]()
-    if reward is not None and reply.whose != "filter":
+    if way.env == GENERATE and reply.whose != "filter":
+        played = "custom-generate-function-path"
+        hooks.append((f"--{played}", played, args.get("function")))
+        seen = "rollout-sample-hook-path"
+        hooks += [(f"--{seen}", seen, place) for place in way.rollout_sample_hook_path]
+    if "reward" in args and reply.whose != "filter":
         hook = "group-rm" if way.group_rm else "custom-rm-path"
-        hooks.append(("--custom-rm-path", hook, reward))
+        hooks.append(("--custom-rm-path", hook, args["reward"]))
     if _has_filter(way) and (reply.whose != "reward" or not hooks):
         hooks.append((f"--{name}", name, way.dynamic_sampling_filter_path))
     flags = " or ".join(f"{flag} {path}" for flag, _, path in hooks)
@@ -118,9 +181,12 @@ def _late(places: list[str]) -> _Reply:
 def main() -> None:
     """What the child runs."""
     question = msgspec.json.decode(asked(), type=_Question)
+    logging.getLogger("agentrl.actors").setLevel(logging.CRITICAL)  # what is raised is told anyway
     deadline = Deadline(question.limit_s, lambda places: _answer(_late(places)))
     try:
-        _answer(_played(question.config, deadline))
+        with deadline:
+            reply = _played(question.plays, deadline)
+        _answer(reply)
     except BaseException as error:  # whatever it is, it is the user's
         _answer(_Reply("raised", words_of(error)))
 
@@ -129,36 +195,73 @@ def _answer(reply: _Reply) -> None:
     answer(msgspec.json.encode(reply))
 
 
-def _played(config: RunConfig, deadline: Deadline) -> _Reply:
-    from agentrl.cli.hooks.worker import Bench, FilterError, answers_to, on_bench, task_of
-    from agentrl.envs.registry import load_env
+def _played(plays: Sequence[_Play], deadline: Deadline) -> _Reply:
+    """Until something is raised. All in one event loop, as a worker has it."""
+    from agentrl.cli.hooks.worker import Bench
 
-    logging.getLogger("agentrl.actors").setLevel(logging.CRITICAL)  # what is raised is told anyway
-    with deadline:
-        try:
-            cls = load_env(str(config.env))
-            env = cls(**config.env_args)
-            task = task_of(config)
-            asks = env.asks_server and "reward" not in config.env_args  # a judge costs
-            if asks or cls.service_specs(config.env_args):
-                return _Reply("fine")
-        except AgentRLError:  # other checks say it
-            return _Reply("fine")
-        answers = answers_to(config, task)
+    ready = [(play, task) for play in plays if (task := _task(play)) is not None]
+    at = list[_Play]()
 
-        async def play(bench: Bench) -> None:
-            if (config.group_rm and config.mode == "policy") or _has_filter(config):
-                num = config.n_samples_per_prompt
-                await bench.judge(task, (answers * num)[:num])
-            else:
-                await bench.play(task, answers[0])
+    async def all_of() -> None:
+        deadline.watch_loop()
+        for play, task in ready:
+            at.append(play)
+            bench = Bench(play.config)
+            async with bench.worker.endpoint:
+                await _try_one(bench, play, task)
 
-        try:
-            on_bench(HookTrial(config, {}, Noted(), deadline), play)
-        except AgentRLError as error:
-            whose: _Whose = "filter" if isinstance(error, FilterError) else "reward"
-            if whose not in ("filter", *config.env_args):  # other checks say it
-                return _Reply("fine")
-            is_away = isinstance(error, InfrastructureError) or _AWAY.search(str(error))
-            return _Reply("away" if is_away else "raised", str(error), whose)
+    try:
+        anyio.run(all_of)
+    except AgentRLError as error:
+        return _reply_to(error, at[-1])
     return _Reply("fine")
+
+
+def _task(play: _Play) -> "Task | None":
+    """The first; None where nothing is tried, or other checks say why there is none."""
+    from agentrl.envs.check.dry_reset import first_task
+    from agentrl.envs.check.preflight import source_of
+    from agentrl.envs.registry import load_env
+    from agentrl.envs.slime_source import SlimeSource
+    from agentrl.envs.tasks import first_of_set
+
+    config = play.config
+    try:
+        cls = load_env(str(config.env))
+        env = cls(**config.env_args)
+        asks = env.asks_server and "reward" not in config.env_args  # a judge costs
+        if asks or cls.service_specs(config.env_args):
+            return None
+        if play.rows is not None:
+            return first_of_set(play.rows)
+        source = source_of(config, cls)
+        keeps = isinstance(source, SlimeSource) and source.keeps_place
+        return None if keeps else first_task(source)
+    except AgentRLError:
+        return None
+
+
+async def _try_one(bench: "Bench", play: _Play, task: "Task") -> None:
+    from agentrl.cli.hooks.worker import SET, answers_to
+
+    config, answers = play.config, answers_to(play.config, task)
+    if play.rows is not None:
+        await bench.play(task, answers[0], evaluation=SET)
+    elif (config.group_rm and config.mode == "policy") or _has_filter(config):
+        num = config.n_samples_per_prompt
+        await bench.judge(task, (answers * num)[:num])
+    else:
+        await bench.play(task, answers[0])
+
+
+def _reply_to(error: AgentRLError, play: _Play) -> _Reply:
+    from agentrl.cli.hooks.worker import FilterError
+
+    whose: _Whose = "unknown" if play.config.env == GENERATE else "reward"
+    if isinstance(error, FilterError):
+        whose = "filter"
+    is_the_users = whose != "reward" or "reward" in play.config.env_args
+    if not is_the_users or (isinstance(error, DataError) and not isinstance(error, EnvError)):
+        return _Reply("fine")  # other checks say it
+    is_away = isinstance(error, InfrastructureError) or _AWAY.search(str(error))
+    return _Reply("away" if is_away else "raised", str(error), whose, play.where)

@@ -81,6 +81,7 @@ async def play_served(subject: Subject, policy: Policy, out: TextIO) -> EpisodeR
         unpublished=True,
     )
     async with client:
-        played = await Player(EnvEpisodes(subject.make, chat, limits)).play(episode, client)
+        episodes = EnvEpisodes(subject.make, chat, limits, subject.context)
+        played = await Player(episodes).play(episode, client)
     print_played(out, played, chat.vocab)
     return played.report

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentrl.config.command_line import Program, help_page
+from agentrl.config.conditions import has_shipped_estimator
 from agentrl.config.device import Device
 from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.engines import attention_ranks, said_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.fields import own_fields
 from agentrl.config.mixture import ways_of
+from agentrl.config.model import read_model
 from agentrl.config.passthrough import FAMILIES
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.readiness import check_readiness
 from agentrl.config.refusals import beside, gather
 from agentrl.config.renames import under_written_names
 from agentrl.config.resolve import Resolved, read
+from agentrl.config.retention import notes_on_retention
+from agentrl.config.room import check_room
 from agentrl.config.run import RunConfig
 from agentrl.config.secrets import forget_in_argv
 from agentrl.config.unread import is_read
@@ -118,7 +122,7 @@ def _light_notes(found: Resolved, *light: _Check) -> list[str]:
 def _all_notes(found: Resolved, *light: _Check) -> list[str]:
     """Look at everything. Raises with all that is wrong."""
     with beside(found.refused):
-        tried = partial(_check_algorithm, said=found.said)
+        tried = partial(_check_algorithm, said=found.said, dry_run=found.dry_run)
         rooms = partial(_check_rooms, dry_run=found.dry_run)
         others = (tried, rooms, _check_remains)
         return gather(*light, *(partial(check, found.config) for check in others))
@@ -133,7 +137,7 @@ def _dry_run(found: Resolved, *light: _Check) -> int:
         from agentrl.cluster.dry_placement import placement_notes
 
         sys.stdout.write("".join(f"{line}\n" for line in placement_notes(found.config)))
-    sys.stdout.write(describe(found.config))
+    sys.stdout.write(describe(found.config, _models(found.config)))
     return 0
 
 
@@ -146,12 +150,14 @@ def _check_remains(config: RunConfig) -> list[str]:
     return judge(Path(config.resume), config)
 
 
-def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> list[str]:
+def _check_algorithm(
+    config: RunConfig, said: Mapping[str, str], *, dry_run: bool = False
+) -> list[str]:
     """That the algorithm can run with these flags; one of the user's is tried on a small lease.
     Returns notes for the user."""
     if config.eval_only:
         return []
-    from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
+    from agentrl.algorithms.load import check_algorithm, users_flag
 
     if users_flag(config) is not None:
         from agentrl.cluster.signals import holding_sigint
@@ -161,13 +167,24 @@ def _check_algorithm(config: RunConfig, said: Mapping[str, str]) -> list[str]:
 
         try_algorithm(config, said)
     check_algorithm(config, said)
-    if config.has_critic or "critic" not in load_algorithm(config).needs.models:
-        return []
-    note = (
-        f"--advantage-estimator {config.advantage_estimator} has a critic: the memory of the "
-        "learner and the size of a checkpoint are told without it; it takes what the policy takes"
-    )
-    return [note]
+    return [] if has_shipped_estimator(config) else _on_checkpoints(config, dry_run=dry_run)
+
+
+def _models(config: RunConfig) -> frozenset[str]:
+    """Those that the algorithm needs beside the policy."""
+    from agentrl.algorithms.load import load_algorithm
+
+    return frozenset() if config.eval_only else load_algorithm(config).needs.models
+
+
+def _on_checkpoints(config: RunConfig, *, dry_run: bool) -> list[str]:
+    """What checkpoints take, of an estimator that had to be asked for its models."""
+    models = _models(config)
+    notes = check_room(config, dry_run=dry_run, models=models)
+    if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
+        model = read_model(Path(str(config.hf_checkpoint)))
+        notes += notes_on_retention(config, model, models)
+    return notes
 
 
 def _say(notes: list[str]) -> None:
@@ -218,8 +235,8 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
         tokenizer = kind_of(Path(str(config.hf_checkpoint), TOKENIZER))
         has_one = not dry_run or tokenizer != "nothing"
         checks += [_check_chat_format, check_prompts] if has_one else [_no_tokenizer]
-        if dry_run and tokenizer == "a file":
-            checks.append(try_rewards)
+        if tokenizer == "a file":
+            checks.append(partial(try_rewards, dry_run=dry_run))
     return gather(*(partial(check, config) for check in checks))
 
 
@@ -267,7 +284,6 @@ def _check_chat_format(config: RunConfig) -> list[str]:
 
 def _check_model(config: RunConfig) -> list[str]:
     from agentrl.cli.weights import check_weights
-    from agentrl.config.model import read_model
     from agentrl.models.mtp import with_mtp
     from agentrl.models.registry import open_model
 
@@ -314,7 +330,7 @@ def _check_window(config: RunConfig, described: "Model") -> None:
     architecture = described.architecture
     context = engine_context(config, eval_sets(config)) or architecture.max_position_embeddings
     window = architecture.window_size
-    if window is None or described.family.engine_window or config.is_supervised:
+    if window is None or described.family.engine_window or not config.has_engines:
         return
     if context > window[0] + 1:
         raise ConfigError(

@@ -35,7 +35,7 @@ def _checks(
     config: RunConfig, model: "Model", policy: "Model"
 ) -> Iterator[Callable[[], list[str] | None]]:
     named = models_of(config)
-    if not (config.is_supervised and config.load is not None):
+    if config.has_engines or config.load is None:
         named = {"--hf-checkpoint": str(config.hf_checkpoint), **named}
     firsts = str(config.hf_checkpoint) if config.load is None else config.load
 
@@ -56,12 +56,12 @@ def _check_model(flag: str, place: Path, config: RunConfig, model: "Model") -> l
     from agentrl.models.headers import check_model, check_types
     from agentrl.models.registry import open_model
 
-    if quantization(place):  # refused already, or served and read by no learner
+    if quantization(place, flag):  # refused already, or served and read by no learner
         return []
     if flag != "--hf-checkpoint" or config.load is None:
         check_types(place)
     if read_shapes(place):
-        _naming(flag, check_model, place, model, open_model(place, config.model_family))
+        _naming(flag, lambda: check_model(place, model, open_model(place, config.model_family)))
     return list(_about_rounding(flag, place, config, model))
 
 
@@ -136,11 +136,6 @@ def _check_kept(flag: str, place: Path, config: RunConfig, model: "Model") -> li
     return notes
 
 
-def _trains_alone(config: RunConfig) -> bool:
-    """Whether no engine is there that could serve --hf-checkpoint."""
-    return config.is_supervised or config.loads_rollouts
-
-
 def _check_passengers(config: RunConfig, policy: "Model") -> None:
     """Those of --hf-checkpoint where it gives no weights, and is not refused as quantized: all
     other types are compared already."""
@@ -149,7 +144,7 @@ def _check_passengers(config: RunConfig, policy: "Model") -> None:
     place = Path(str(config.hf_checkpoint))
     if config.load is None or config.eval_only or passengers_of(config, place) != place:
         return
-    if not config.plays_only and (_trains_alone(config) or not quantization(place)):
+    if not config.plays_only and not (config.has_engines and quantization(place)):
         _naming("--hf-checkpoint", check_passengers, place, policy)
 
 
@@ -166,7 +161,7 @@ def _check_precision(config: RunConfig) -> None:
     learner pushes, which it does for an evaluation too: its weights come without the scales that
     such engines expect. Engines that are never pushed to may serve one."""
     flag, origin = "--hf-checkpoint", Path(str(config.hf_checkpoint))
-    has_pushes = not (_trains_alone(config) or config.plays_only)
+    has_pushes = config.has_engines and not config.plays_only
     if has_pushes and (kind := quantization(origin)):
         raise ConfigError(
             f"{flag} {origin} (quantization_config: {kind}): engines that serve quantized weights "
@@ -174,9 +169,9 @@ def _check_precision(config: RunConfig) -> None:
             f"in bfloat16 or float32 to {flag}"
         )
     places = models_of(config)
-    if _trains_alone(config) and config.load is None:
+    if not config.has_engines and config.load is None:
         places = {flag: str(origin), **places}
     for flag, place in places.items():
-        if kind := quantization(Path(place)):
+        if kind := quantization(Path(place), flag):
             what = f"{flag} {place} (quantization_config: {kind})"
             raise ConfigError(about_missing("low-precision", [what]))

@@ -70,6 +70,7 @@ class Driver:
         clock: Clock,
     ) -> None:
         self._run, self._spec, self._recorder = run, spec, recorder
+        self._cluster = cluster
         self._peer = BufferPeer(
             spec.buffer_address, role="driver", name="driver", keys=spec.peer_keys()
         )
@@ -126,7 +127,7 @@ class Driver:
             await group.start(self._signals)
             check()
             for name in self._processes.names:
-                await self._processes.start(name)
+                await self._start(name)
             self._recorder.phase("processes_started")
             started = ", ".join(self._processes.names)
             self._recorder.note(f"started {started}; waiting until they are ready")
@@ -143,6 +144,18 @@ class Driver:
                 await self._drain("the run is complete")
                 conversation.cancel_scope.cancel()
             group.cancel_scope.cancel()
+
+    async def _start(self, name: str) -> None:
+        """Later a node that hangs is waited for: the run goes on with the others."""
+        timeout_s = self._spec.config.start_timeout_s
+        with anyio.move_on_after(timeout_s):
+            await self._processes.start(name)
+            return
+        raise EnvironmentSetupError(
+            f"{name} has not started on {self._cluster.address_of(name)} within {timeout_s:g} s "
+            "(--start-timeout-s): the node hangs; look for a disk or a mount there that does not "
+            "answer"
+        )
 
     def _begin(self, welcome: Welcome) -> None:
         """Take up the run where its ledger left it."""

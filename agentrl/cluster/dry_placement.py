@@ -57,12 +57,12 @@ def placement_notes(config: RunConfig) -> list[str]:
         return lines + port_lines(config, needs)
 
 
-def placed(places: Mapping[str, NodePlace], processes: Mapping[str, tuple[str, ...]]) -> list[str]:
+def placed(places: Mapping[str, NodePlace], processes: Mapping[str, Iterable[str]]) -> list[str]:
     """A line for each node: its address, and each process there with its devices."""
     of_nodes: dict[tuple[str, str], list[str]] = {}
     for slot, place in places.items():
         devices = f" ({_devices(place)})" if place.devices else ""
-        named = [f"{name}{devices}" for name in processes[slot] or ("nothing",)]
+        named = [f"{name}{devices}" for name in [*processes[slot]] or ["nothing"]]
         of_nodes.setdefault((place.address, place.node), []).extend(named)
     return [f"on {address}: {', '.join(named)}" for (address, _), named in of_nodes.items()]
 

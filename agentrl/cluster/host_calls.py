@@ -3,6 +3,7 @@
     ActorUnavailableError   Ray does not know yet whether the host is gone: it is asked again
     GetTimeoutError         the host hangs, as for a disk: what was asked may still be done later
     RayActorError           the host is gone, and its processes with it: the slot is lost
+    RayTaskError            the host answers with an error; one of its system's is told in words
 
 Only what may be done twice is asked again after a timeout.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from agentrl.errors import SlotLostError
+from agentrl.errors import AgentRLError, EnvironmentSetupError, SlotLostError
 
 __all__ = ["CALL_S", "answer", "is_silent", "on_slot", "patiently", "until_done"]
 
@@ -40,7 +41,8 @@ def is_silent() -> suppress:
 
 @contextmanager
 def on_slot(slot: str, address: str) -> Iterator[None]:
-    """Raises SlotLostError for a host that is gone, or hangs; one that is silent Ray still asks."""
+    """Raises SlotLostError for a host that is gone, or hangs, and EnvironmentSetupError with the
+    node's address for what its system refuses; a host that is silent Ray still asks."""
     import ray
 
     try:
@@ -56,6 +58,15 @@ def on_slot(slot: str, address: str) -> Iterator[None]:
         raise SlotLostError(
             f"{slot} on {address} is lost: its node, or Ray there, has ended"
         ) from error
+    except ray.exceptions.RayTaskError as error:
+        match error.cause:
+            case AgentRLError() as cause:
+                said = str(cause)
+            case OSError() as cause:
+                said = f"{type(cause).__name__}: {cause}"
+            case _:
+                raise  # an error of ours
+        raise EnvironmentSetupError(f"{slot} on {address}: {said}") from error
 
 
 def patiently(method: Any, *args: object) -> Any:

@@ -1,13 +1,15 @@
 """Whether the nodes of a joined cluster have what a run needs of them, before anything starts.
 
     every node          the folder that the program was started in, this Python, the same agentrl
-                        and packages, the model; --run-dir, where it writes logs; the interfaces
-                        that variables name
+                        and packages, the model; --run-dir, where it writes logs; the folder of
+                        temporary files that the driver has (TMPDIR), in which the run's private one
+                        is made; the interfaces that variables name
     nodes of workers    the user's code that episodes call
     nodes of learners   the user's code that the learner calls; the weights that it reads; the
                         folder of checkpoints: all of them and the driver share it, and can write
                         there
-    node of the first   where the trained model and pushed weights are written
+    node of the first   where the trained model and pushed weights are written; under --colocate
+                        shared memory for a push
     nodes of engines    the weights; the folder of pushed weights, where those go through a disk,
                         and that of the engine's own copy
 
@@ -18,12 +20,13 @@ others what is in them. What lacks is told of all nodes at once.
 
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentrl.cluster.interfaces import lacking_interfaces
-from agentrl.cluster.kinds import Shared, kinds_of
+from agentrl.cluster.kinds import ProcessKind, Shared, kinds_of
 from agentrl.cluster.node_facts import (
     NEEDED,
     NodeFacts,
@@ -35,7 +38,9 @@ from agentrl.cluster.node_facts import (
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.weights_there import files_of_weights
 from agentrl.config.edited import code_of
+from agentrl.config.engines import shares_memory
 from agentrl.config.env_vars import env_vars, train_env_vars
+from agentrl.config.room import lack_of_shared_memory
 from agentrl.config.run import RunConfig
 from agentrl.config.writable import model_place
 from agentrl.disk import make_folder
@@ -50,7 +55,8 @@ def check_nodes(cluster: Cluster, config: RunConfig) -> None:
     nodes: dict[str, list[str]] = {}
     for slot, place in places.items():
         nodes.setdefault(place.node, []).append(slot)
-    if len(nodes) < 2:
+    is_one = len(nodes) < 2
+    if is_one and not (config.ray_address is not None and shares_memory(config)):
         return
     if lacks := _lacks(cluster, config, nodes.values()):
         raise EnvironmentSetupError("\n  ".join(["nodes of the cluster lack something:", *lacks]))
@@ -72,7 +78,9 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
             name: stack.enter_context(shown(folder)) for name, folder in _shared(config).items()
         }
         for slots in nodes:
-            processes = [name for slot in slots for name in cluster.processes(slot)]
+            processes: dict[str, ProcessKind] = {}
+            for slot in slots:
+                processes |= cluster.kinds(slot)
             wanted = _wanted(config, processes, shared)
             written = _written(config, processes)
             address = places[slots[0]].address
@@ -91,6 +99,8 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
             )
             lacks += [f"{address}: {trouble}" for trouble in facts.unwritable if trouble]
             lacks += [f"{address} {each}" for each in _interfaces(config, processes, facts)]
+            memory = "learner-0" in processes and lack_of_shared_memory(config, facts.shared_memory)
+            lacks += [f"{address}: {memory}"] if memory else []
     return lacks
 
 
@@ -122,8 +132,7 @@ _OWN_CODE = ("--data-source-path",)
 
 
 def _differences(config: RunConfig, facts: NodeFacts, own: NodeFacts) -> Iterator[str]:
-    without_engines = config.is_supervised
-    names = [name for name in NEEDED if not (without_engines and name.startswith("sglang"))]
+    names = [name for name in NEEDED if config.has_engines or not name.startswith("sglang")]
     return differences(facts, own, names)
 
 
@@ -153,7 +162,7 @@ def shown(folder: Path) -> Iterator[str]:
 
 
 def _wanted(
-    config: RunConfig, processes: Sequence[str], shared: Mapping[Shared, str]
+    config: RunConfig, processes: Mapping[str, ProcessKind], shared: Mapping[Shared, str]
 ) -> dict[str, str]:
     """What has to be on a node with these processes as it is here, and why. `shared`: files that
     show a shared folder."""
@@ -170,13 +179,13 @@ def _wanted(
     return wanted | {shared[name]: _NEEDS[name] for name in shared if name in used}
 
 
-def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str]]:
-    """Flag and folder of what a node with these processes writes: its logs, each rank of the
-    learner its part of a checkpoint, the first one models and pushed weights, and an engine its
-    copy of those."""
+def _written(config: RunConfig, processes: Mapping[str, ProcessKind]) -> list[tuple[str, str]]:
+    """Flag and folder of what a node with these processes writes: its logs, the run's private
+    files, each rank of the learner its part of a checkpoint, the first one models and pushed
+    weights, and an engine its copy of those."""
     is_continued = config.is_continued
     run = ("--resume", config.resume) if is_continued else ("--run-dir", config.run_dir)
-    found = [(run[0], str(Path(run[1]).absolute()))]
+    found = [(run[0], str(Path(run[1]).absolute())), ("TMPDIR", tempfile.gettempdir())]
     copy = config.update_weight_local_checkpoint_dir
     pushes = config.update_weight_transport == "disk" and not config.plays_only
     kinds = kinds_of(processes)
@@ -194,7 +203,9 @@ def _written(config: RunConfig, processes: Sequence[str]) -> list[tuple[str, str
     return found
 
 
-def _interfaces(config: RunConfig, processes: Sequence[str], facts: NodeFacts) -> Iterator[str]:
+def _interfaces(
+    config: RunConfig, processes: Mapping[str, ProcessKind], facts: NodeFacts
+) -> Iterator[str]:
     """What variables name and a node has not: its own, and what the run is told to set."""
     told = {"its own environment": facts.interface_variables, "--env-vars": env_vars(config)}
     if "learner" in kinds_of(processes):

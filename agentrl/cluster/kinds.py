@@ -1,6 +1,6 @@
 """The kinds of processes of a run, and what the run knows of each: a new kind is a row here."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Literal
 
@@ -87,7 +87,7 @@ KINDS: dict[ProcessKind, ProcessFacts] = {
 }
 
 
-def kinds_of(processes: Iterable[str]) -> dict[ProcessKind, ProcessFacts]:
-    """The kinds of processes with these names, but for services, which have names of their own."""
-    names = {name.rpartition("-")[0] or name for name in processes}
-    return {kind: facts for kind, facts in KINDS.items() if kind in names}
+def kinds_of(processes: Mapping[str, ProcessKind]) -> dict[ProcessKind, ProcessFacts]:
+    """The kinds of processes that are given with their kinds by name."""
+    found = {*processes.values()}
+    return {kind: facts for kind, facts in KINDS.items() if kind in found}

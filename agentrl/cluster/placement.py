@@ -22,6 +22,7 @@ from agentrl.cluster.host_calls import (
     patiently,
     until_done,
 )
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.no_place import answering, free_of, no_answer, no_place
 from agentrl.cluster.node_facts import NodeFacts, facts_of
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
@@ -51,6 +52,7 @@ class Cluster:
         self._hosts: dict[str, Any] = {}
         self._places: dict[str, NodePlace] = {}
         self._slot_of: dict[str, str] = {}
+        self._kind_of: dict[str, ProcessKind] = {}
         #: By slot, the one whose place it has taken, and how Ray was asked for that.
         self._taken: dict[str, Slot] = {}
         self._group: Any = None
@@ -190,7 +192,8 @@ class Cluster:
             self._hosts[slot.name], self._places[slot.name] = hosts[index], places[index]
             self._taken[slot.name] = slots[index]
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
-            _LOG.info("slot %s on %s: %s", slot.name, places[index], slot.processes)
+            self._kind_of |= slot.processes
+            _LOG.info("slot %s on %s: %s", slot.name, places[index], ", ".join(slot.processes))
 
     def places(self) -> dict[str, NodePlace]:
         """Where each slot is."""
@@ -212,7 +215,8 @@ class Cluster:
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
         if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
-        it; a slot without devices goes to the node that has the fewest of those."""
+        it; a slot without devices goes to the node that has the fewest of those. Raises
+        EnvironmentSetupError for a node that cannot be written to; another may be given next."""
         import ray
 
         if slot not in self._asked:
@@ -225,8 +229,12 @@ class Cluster:
         self._asked.pop(slot, None)
         try:
             place: NodePlace = ray.get(asked)
-            for path, data in self._files.items():
-                answer(host.write_file.remote(path, data))
+            with on_slot(slot, place.address):
+                for path, data in self._files.items():
+                    answer(host.write_file.remote(path, data))
+        except SlotLostError as loss:
+            _LOG.warning("no place for %s yet: %s", slot, loss)
+            return None
         except ray.exceptions.RayError as error:  # it was lost meanwhile, or cannot start there
             _LOG.warning("no place for %s yet: %s", slot, error)
             return None
@@ -306,7 +314,7 @@ class Cluster:
     @calls_ray
     def write_file(self, path: str, data: bytes) -> None:
         """Write a private file on every node of the run that is there, or comes later; on one that
-        hangs as soon as it does no more."""
+        hangs as soon as it does no more. Raises EnvironmentSetupError for one that refuses it."""
         self._files[path] = data
         for slot, host in self._hosts.items():
             try:
@@ -353,6 +361,10 @@ class Cluster:
     def processes(self, slot: str | None = None) -> list[str]:
         """Names of the processes that belong to a slot (None: to any), running or not."""
         return [name for name, its in self._slot_of.items() if slot in (None, its)]
+
+    def kinds(self, slot: str) -> dict[str, ProcessKind]:
+        """The kinds of the processes that belong to a slot, by their names."""
+        return {name: self._kind_of[name] for name in self.processes(slot)}
 
     def slots(self) -> list[str]:
         """Names of the placed slots."""

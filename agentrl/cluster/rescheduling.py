@@ -58,10 +58,11 @@ class Rescheduler:
             with anyio.move_on_after(patience_s):
                 place = await self._found(slot, waits)
             if place is None and not self._processes.can_go_on_without(names):
-                lack = f": {self._lacks[slot]}" if slot in self._lacks else ""
+                lack = self._lacks.get(slot)
+                why = "no node had room for it" if lack is None else "no node could take it"
                 raise InfrastructureError(
-                    f"{told}: the run cannot go on without, and no node had room for it within "
-                    f"{patience_s:g} s (--node-wait-s){lack}"
+                    f"{told}: the run cannot go on without, and {why} within {patience_s:g} s "
+                    f"(--node-wait-s){'' if lack is None else f': {lack}'}"
                 )
         with suppress(SlotLostError):
             where = await self._processes.come_back(names, self._spec_file)
@@ -73,9 +74,12 @@ class Rescheduler:
     async def _found(self, slot: str, waits: anyio.CapacityLimiter) -> NodePlace:
         """Where the slot is now, on a node that has what it needs."""
         while True:
-            place: NodePlace | None = await in_thread(
-                self._cluster.place_again, slot, _WAIT_S, limiter=waits
-            )
+            place: NodePlace | None = None
+            try:
+                place = await in_thread(self._cluster.place_again, slot, _WAIT_S, limiter=waits)
+            except EnvironmentSetupError as error:  # Ray may give it another node
+                self._tell(slot, f"{slot} waits", str(error))
+                await anyio.sleep(_LOOK_S)
             if place is not None:
                 with suppress(SlotLostError):
                     await self._equipped(slot, place, waits)
@@ -93,8 +97,11 @@ class Rescheduler:
             if not lacks:
                 self._lacks.pop(slot, None)
                 return
-            told = "; ".join(lacks)
-            if self._lacks.get(slot) != told:
-                self._lacks[slot] = told
-                self._recorder.note(f"{slot} has a place on {place}, and waits: {told}")
+            self._tell(slot, f"{slot} has a place on {place}, and waits", "; ".join(lacks))
             await anyio.sleep(_LOOK_S)
+
+    def _tell(self, slot: str, state: str, lacks: str) -> None:
+        """What its node lacks, once."""
+        if self._lacks.get(slot) != lacks:
+            self._lacks[slot] = lacks
+            self._recorder.note(f"{state}: {lacks}")

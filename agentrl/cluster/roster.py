@@ -35,7 +35,7 @@ class Roster:
         """All parts of the engine that `name` is a part of; another process has no others."""
         if self.kind(name) != "engine":
             return [name]
-        return [each for each in self.orders if engine_of(each) == engine_of(name)]
+        return [each for each in self.of_kind("engine") if engine_of(each) == engine_of(name)]
 
     @property
     def together(self) -> set[str]:
@@ -95,5 +95,7 @@ class Roster:
 
     def _sort(self, name: str) -> str:
         """The kind of a process; of an engine which: who prefills needs those that decode."""
+        if self.kind(name) != "engine":
+            return self.kind(name)
         engines: dict[str, str] = {engine.name: engine.kind for engine in self.spec.engines}
-        return engines.get(engine_of(name), self.kind(name))
+        return engines.get(engine_of(name), "engine")

@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from agentrl.cluster.engine_parts import num_parts, part_names
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup, PlannedEngine, engines_of
 from agentrl.config.engine_settings import own_settings
 from agentrl.config.engines import attention_ranks, said_ranks
@@ -56,12 +57,13 @@ class Supply(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A host's share of a node: its name, number of devices, and the processes that belong to it.
-    It is in a bundle (its number), or on a node (its number; 0 is the driver's)."""
+    """A host's share of a node: its name, number of devices, and the kinds of the processes that
+    belong to it, by their names. It is in a bundle (its number), or on a node (its number; 0 is the
+    driver's)."""
 
     name: str
     size: int
-    processes: tuple[str, ...]
+    processes: dict[str, ProcessKind] = {}
     bundle: int | None = None
     node: int | None = 0
 
@@ -91,28 +93,31 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     """
     learners = config.learner_names
     engines = config.started_engines
-    rest = ("buffer", *(["router"] if config.starts_router else []))
+    rest = _of("buffer", "buffer") | _of("router", *(["router"] if config.starts_router else []))
     if config.plays_only:  # what stands in for a learner needs no device
-        learners, rest = [], (*learners, *rest)
+        learners, rest = [], _of("learner", *learners) | rest
     workers, of_evaluations = config.worker_names, config.eval_engines
     if not supply.of_nodes:
-        apart = [engine.name for engine in of_evaluations]
-        return [Slot("host", 0, (*engines, *learners, *rest, *apart, *workers, *services))]
+        apart = _of("eval-engine", *(engine.name for engine in of_evaluations))
+        host = _of("engine", *engines) | _of("learner", *learners) | rest | apart
+        host |= _of("worker", *workers) | _of("service", *services)
+        return [Slot("host", 0, host)]
     groups, largest = config.engine_groups if engines else [], max(supply.of_nodes)
     _check_parts(config, groups, largest)
     if config.colocate:
         with_devices = _shared(learners, groups, largest)
     else:
-        with_devices = [Slot(name, 1, (name,)) for name in learners]
+        with_devices = [Slot(name, 1, _of("learner", name)) for name in learners]
         with_devices += _apart(groups, largest)
     sizes = {size for engine in engines_of(groups) for _, size in _parts(engine, largest)}
     bundled = _bundled(with_devices, config.actor_num_gpus_per_node, sizes, config.colocate)
     asking = {name: n for name, n in services.items() if n and supply.device == "GPU"}
-    alone = {engine.name: engine.size for engine in of_evaluations} | asking
+    alone = [Slot(e.name, e.size, _of("eval-engine", e.name)) for e in of_evaluations]
+    alone += [Slot(name, size, _of("service", name)) for name, size in asking.items()]
     first = len(bundle_sizes(bundled))
     bundled += [
-        Slot(name, size, (name,), bundle=first + index, node=None)
-        for index, (name, size) in enumerate(alone.items())
+        msgspec.structs.replace(slot, bundle=first + index, node=None)
+        for index, slot in enumerate(alone)
     ]
     _check_total(config, supply, sum(slot.size for slot in bundled), asking)
     _check_nodes(config, supply, max(bundle_sizes(bundled), default=0), asking)
@@ -121,11 +126,16 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
     num_nodes = len(supply.of_nodes)
     mine = workers[0::num_nodes]
     others = [
-        Slot(f"workers-{node}", 0, tuple(workers[node::num_nodes]), node=node)
+        Slot(f"workers-{node}", 0, _of("worker", *workers[node::num_nodes]), node=node)
         for node in range(1, min(num_nodes, len(workers)))
     ]
     here = [name for name in services if name not in asking]
-    return [Slot("host", 0, (*rest, *mine, *here)), *others, *bundled]
+    host = rest | _of("worker", *mine) | _of("service", *here)
+    return [Slot("host", 0, host), *others, *bundled]
+
+
+def _of(kind: ProcessKind, *names: str) -> dict[str, ProcessKind]:
+    return dict.fromkeys(names, kind)
 
 
 def _parts(engine: PlannedEngine, largest: int) -> list[tuple[str, int]]:
@@ -137,9 +147,9 @@ def _parts(engine: PlannedEngine, largest: int) -> list[tuple[str, int]]:
 def _apart(groups: Sequence[EngineGroup], largest: int) -> list[Slot]:
     """Engines with devices of their own, and devices that stay empty."""
     parts = [part for engine in engines_of(groups) for part in _parts(engine, largest)]
-    slots = [Slot(name, size, (name,)) for name, size in parts]
+    slots = [Slot(name, size, _of("engine", name)) for name, size in parts]
     empty = sum(group.num_gpus for group in groups if group.kind == PLACEHOLDER)
-    return slots + [Slot(f"empty-{index}", 1, ()) for index in range(empty)]
+    return slots + [Slot(f"empty-{index}", 1) for index in range(empty)]
 
 
 def _shared(learners: Sequence[str], groups: Sequence[EngineGroup], largest: int) -> list[Slot]:
@@ -150,11 +160,11 @@ def _shared(learners: Sequence[str], groups: Sequence[EngineGroup], largest: int
         for _ in range(group.num_engines):
             for name, size in _parts(next(names), largest):
                 mine, left = left[:size], left[size:]
-                slots.append(Slot(name, size, (name, *mine)))
+                slots.append(Slot(name, size, _of("engine", name) | _of("learner", *mine)))
         if group.kind == PLACEHOLDER:
             mine, left = left[: group.num_gpus], left[group.num_gpus :]
-            slots += [Slot(name, 1, (name,)) for name in mine]
-    return slots + [Slot(name, 1, (name,)) for name in left]
+            slots += [Slot(name, 1, _of("learner", name)) for name in mine]
+    return slots + [Slot(name, 1, _of("learner", name)) for name in left]
 
 
 def _bundled(slots: Sequence[Slot], per_node: int, sizes: set[int], colocate: bool) -> list[Slot]:
@@ -168,7 +178,7 @@ def _bundled(slots: Sequence[Slot], per_node: int, sizes: set[int], colocate: bo
     found: list[Slot] = []
     bundle, room = -1, 0
     for slot in slots:
-        alone = not colocate and not slot.name.startswith("learner-")
+        alone = not colocate and "learner" not in slot.processes.values()
         if alone or room < slot.size:
             bundle, room = bundle + 1, 0 if alone else whole
         room -= 0 if alone else slot.size

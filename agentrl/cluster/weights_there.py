@@ -9,10 +9,10 @@ Engines and ranks of the learner read weights. Ranks read what `--load`, `--ref-
 `--load` gives the first ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agentrl.cluster.kinds import kinds_of
+from agentrl.cluster.kinds import ProcessKind, kinds_of
 from agentrl.config.first_weights import kept_of, megatrons_of, models_of
 from agentrl.config.places import MANIFEST, newest_kept
 from agentrl.config.run import RunConfig
@@ -25,7 +25,9 @@ __all__ = ["files_of_weights"]
 _HEADER = ".metadata"
 
 
-def files_of_weights(config: RunConfig, processes: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def files_of_weights(
+    config: RunConfig, processes: Mapping[str, ProcessKind]
+) -> Iterator[tuple[Path, str]]:
     """Files that a node with these processes has to have as they are here, and the flag of each.
     Raises ConfigError for weights that cannot be read here."""
     kinds = kinds_of(processes)

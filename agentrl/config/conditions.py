@@ -12,7 +12,15 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS, TRACKERS
 
-__all__ = ["CONDITIONS", "GENERATE", "ROW_ENVS", "STREAMING", "Condition", "env_of"]
+__all__ = [
+    "CONDITIONS",
+    "GENERATE",
+    "ROW_ENVS",
+    "STREAMING",
+    "Condition",
+    "env_of",
+    "has_shipped_estimator",
+]
 
 #: The environments for rows of a prompt and a label; that of a run which names none is the first.
 ROW_ENVS = ("single-turn", "tools", "generate")
@@ -44,6 +52,11 @@ class Condition(msgspec.Struct, frozen=True):
     holds: Callable[[RunConfig], bool]
     otherwise: str
     is_noted: bool = False
+
+
+def has_shipped_estimator(config: RunConfig) -> bool:
+    """Whether the flags say what the estimator needs; one of the user's says it itself."""
+    return config.advantage_estimator in ALGORITHMS.places
 
 
 def _policy_loss(config: RunConfig) -> bool:
@@ -91,7 +104,7 @@ CONDITIONS = {
         "this is about the rows of --prompt-data and of evaluation sets; leave it out",
     ),
     "row_env": Condition(
-        lambda config: config.is_supervised or config.env in ROW_ENVS,
+        lambda config: not config.has_env or config.env in ROW_ENVS,
         f"only --env {_ROW_ENVS} read this; tell another environment about its rows "
         "with --env-args",
     ),
@@ -185,7 +198,7 @@ CONDITIONS = {
         "dict there; give both, or leave this out",
     ),
     "random": Condition(
-        lambda config: not config.is_supervised or config.rollout_shuffle,
+        lambda config: config.has_env or config.rollout_shuffle,
         "demonstrations come in the order of their file, and nothing is drawn; give "
         "--rollout-shuffle, or leave this out",
     ),
@@ -251,13 +264,14 @@ CONDITIONS = {
         is_noted=True,
     ),
     "reference": Condition(
-        lambda config: config.has_reference or config.advantage_estimator not in ALGORITHMS.places,
+        lambda config: config.has_reference or not has_shipped_estimator(config),
         "there is no reference without --use-kl-loss or --kl-coef; give one of them, or leave this "
         "out",
     ),
     "critic": Condition(
-        lambda config: config.has_critic or config.advantage_estimator not in ALGORITHMS.places,
-        "there is no critic without --advantage-estimator ppo; give that, or leave this out",
+        lambda config: config.has_critic or not has_shipped_estimator(config),
+        "there is no critic without --advantage-estimator "
+        f"{' or '.join(ALGORITHMS.saying('has_critic'))}; give that, or leave this out",
     ),
     "overlong_penalty": Condition(
         lambda config: config.overlong_buffer_length is not None,

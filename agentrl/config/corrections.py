@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_corrections", "notes_on_corrections"]
+__all__ = ["about_corrections", "holds_old_tokens", "notes_on_corrections"]
 
 _BANDS = frozenset({"token", "sequence", "geometric"})
+_HELD = frozenset({"negative", "dppo"})
 #: The one that needs no company.
 _VETO = "veto"
 
@@ -51,6 +52,13 @@ def notes_on_corrections(config: RunConfig) -> Iterator[str]:
             "effects add up; train/dropped and train/tis_clipfrac say what is left, and one of "
             "them is enough as a rule"
         )
+
+
+def holds_old_tokens(config: RunConfig) -> bool:
+    """Whether a correction is on that held up a run of tokens that were all 8 iterations old
+    (docs/results/staleness.md); the weight of each token alone did not."""
+    of_sequences = _holds(config, "tis") and config.tis_level == "sequence"
+    return of_sequences or not _HELD.isdisjoint(_rules(config)[1])
 
 
 def _rules(config: RunConfig) -> tuple[dict[str, str], dict[str, str]]:

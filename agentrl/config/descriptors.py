@@ -39,7 +39,7 @@ def open_files(config: RunConfig) -> OpenFiles:
     known here: how many tasks its sets have is not."""
     groups = (config.num_ahead + config.update_weights_interval) * config.rollout_batch_size
     held = config.num_agent_workers * config.max_concurrent_episodes
-    may_evaluate = not config.is_supervised and CONDITIONS["evaluation_sets"].holds(config)
+    may_evaluate = config.has_env and CONDITIONS["evaluation_sets"].holds(config)
     episodes = held if may_evaluate else min(groups * config.n_samples_per_prompt, held)
     turns = min(config.num_permits, episodes)
     least = max(_LEAST, _OWN + 2 * turns)

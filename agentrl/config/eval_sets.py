@@ -24,7 +24,7 @@ import msgspec
 
 from agentrl.config import answers
 from agentrl.config.answers import Asked
-from agentrl.config.conditions import ROW_ENVS
+from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.entries import (
     SHARED_KEYS,
     Entry,
@@ -38,8 +38,9 @@ from agentrl.config.entries import (
 from agentrl.config.mixture import FLAG, MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of
+from agentrl.config.unread import about_unread
 from agentrl.errors import ConfigError
-from agentrl.shipped import about_reward
+from agentrl.shipped import BOXED, about_reward
 
 __all__ = ["ALONE", "EvalSet", "asks_for_stops", "engine_context", "eval_sets", "name_of"]
 
@@ -52,7 +53,7 @@ _FLAGS = {
     **{key: f"eval_{key}" for key in ("temperature", "top_p", "top_k", "min_p")},
     **{f"max_{key}_len": f"eval_max_{key}_len" for key in ("response", "context", "prompt")},
     **{f"{key}_key": f"eval_{key}_key" for key in ("input", "label", "tool", "reward")},
-    "n_samples_per_eval_prompt": "n_samples_per_eval_prompt",
+    **{key: key for key in ("n_samples_per_eval_prompt", "rm_url")},
     **SHARED_KEYS,
 }
 #: Keys of slime's that are answered as these flags of its are.
@@ -147,18 +148,20 @@ def _of_parts(parts: list[MixPart]) -> dict[str, EvalSet]:
 def _of_entries(config: RunConfig, entries: list[Entry], where: str) -> dict[str, EvalSet]:
     problems: list[str] = []
     sets: dict[str, EvalSet] = {}
-    for told in (entry.told for entry in entries):
+    for entry in entries:
+        name = entry.told["name"]
         try:
-            sets[told["name"]] = _set(config, told, f"{where}: {told['name']}")
+            sets[name] = _set(config, entry, f"{where}: {name}")
         except ConfigError as error:
             problems += str(error).splitlines()
     raised(problems)
     return sets
 
 
-def _set(config: RunConfig, told: dict[str, Any], whose: str) -> EvalSet:
-    """The set of one entry, `told` with the defaults of the file. Raises ConfigError with a line
-    for each key that cannot be."""
+def _set(config: RunConfig, entry: Entry, whose: str) -> EvalSet:
+    """The set of one entry. Raises ConfigError with a line for each key that cannot be, and for
+    those of its own that nothing reads."""
+    told = entry.told
     problems = list(_refused(told, whose))
     own = with_own(config, flags_of(told, _FLAGS, whose, problems))
     metadata = told.get("metadata_overrides", {})
@@ -183,8 +186,42 @@ def _set(config: RunConfig, told: dict[str, Any], whose: str) -> EvalSet:
         # A function of the user's may know kinds of its own by that name.
         wrong = about_reward(str(metadata["rm_type"]))
         problems += [f"{whose}: rm_type: {wrong}"] if wrong else []
+    problems += [f"{whose}: {line}" for line in _unread(own, entry)]
     raised(sorted(problems))
+    own = _rewarded(own, str(metadata.get("rm_type") or ""), has_key="reward_key" in told)
     return EvalSet(told["name"], own, path, metadata, told["name"])
+
+
+def _unread(own: RunConfig, entry: Entry) -> list[str]:
+    """A line for each reason why keys of the set's own are read by nothing. `own`: its flags."""
+    path = entry.told.get("path")
+    # Its rows are all that it has, and any of them may ask for a reward that is a dict.
+    args = own.env_args | {"rm_type": "of its rows"} if own.env in ROW_ENVS else own.env_args
+    alone = msgspec.structs.replace(
+        own,
+        env_mix={},
+        prompt_data=None,
+        eval_config=None,
+        use_opd=False,
+        loss_type="policy_loss",  # a run that imitates plays no set, which is said of the file
+        eval_prompt_data=[] if path is None else [entry.told["name"], str(path)],
+        env_args=args,
+    )
+    said = {_FLAGS[key]: key for key in _FLAGS if key in entry.own and key in entry.told}
+    return about_unread(alone, said)
+
+
+def _rewarded(own: RunConfig, kind: str, *, has_key: bool) -> RunConfig:
+    """Of rows that each ask for the reward `kind`: that of the run is no matter of theirs, nor is
+    the key that it names of another reward. `has_key`: the set names one itself."""
+    args = dict(own.env_args)
+    if not kind or own.env not in ROW_ENVS or own.env == GENERATE or "reward" in args:
+        return own
+    of_run = str(args.pop("rm_type", ""))
+    if of_run.removeprefix(BOXED) != kind.strip().removeprefix(BOXED):
+        lost = {"reward_key"} if has_key else {"reward_key", "eval_reward_key"}
+        args = {name: value for name, value in args.items() if name not in lost}
+    return msgspec.structs.replace(own, env_args=args)
 
 
 def _refused(told: dict[str, Any], whose: str) -> Iterator[str]:

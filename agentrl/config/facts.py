@@ -30,6 +30,7 @@ __all__ = [
     "OnResume",
     "OverOne",
     "Port",
+    "Positive",
     "Share",
     "fixed",
     "flag",
@@ -43,6 +44,7 @@ Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 AtLeastTwo = Annotated[int, Meta(ge=2)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
+Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 OverOne = Annotated[float, Meta(gt=1)]
 MinusOneOrMore = Annotated[int, Meta(ge=-1)]

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agentrl.config.conditions import CONDITIONS
+from agentrl.config.conditions import CONDITIONS, has_shipped_estimator
 from agentrl.config.places import CHECKPOINT, MANIFEST, entries, newest_kept
 from agentrl.config.run import RunConfig
 from agentrl.config.saved_by import loads_where_it_saves, way_on
@@ -33,6 +33,7 @@ from agentrl.model_dir import CONFIG
 from agentrl.paths import kind_of
 
 __all__ = [
+    "about_reference",
     "about_weights",
     "brings_optimizer",
     "holds_megatron",
@@ -120,7 +121,7 @@ def without_load(values: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
     if not loads_where_it_saves(values):
         return dict(values)
     dropped = {"load"}
-    if "ref_load" not in before and not _has_reference({**before, **values}):
+    if "ref_load" not in before and not _may_compare({**before, **values}):
         dropped.add("ref_load")
     return {name: value for name, value in values.items() if name not in dropped}
 
@@ -153,26 +154,31 @@ def with_first_weights(values: dict[str, Any]) -> tuple[dict[str, Any], list[str
     else:
         taken = f"the first weights are those of --hf-checkpoint {values.get('hf_checkpoint')}"
     notes = [*missing, *([taken] if missing or chosen else []), *_on_save(values)]
-    if ref and kinds[ref] == "nothing" and not _has_reference(values):
+    if ref and kinds[ref] == "nothing" and not _may_compare(values):
         ref = None
     return {**values, "load": chosen, "ref_load": ref}, notes
 
 
-def _has_reference(values: Mapping[str, Any]) -> bool:
-    """As `RunConfig.has_reference`, of settings by name."""
-    return bool(values.get("use_kl_loss") or values.get("kl_coef"))
+def _may_compare(values: Mapping[str, Any]) -> bool:
+    """Whether something may be compared with a reference."""
+    return CONDITIONS["reference"].holds(RunConfig(**values))
+
+
+def about_reference(config: RunConfig) -> Iterator[str]:
+    """A line where the reference, which something is compared with, cannot be read as such."""
+    if config.ref_load is not None and _content(Path(config.ref_load)) == "nothing":
+        yield (
+            f"--ref-load {config.ref_load}: {_lacking(Path(config.ref_load))}, and the KL compares "
+            "with it; name a Hugging Face model, a run or its checkpoints, or leave it out: the "
+            "reference then is --hf-checkpoint"
+        )
 
 
 def about_weights(config: RunConfig) -> Iterator[str]:
-    """A line for each place of weights that cannot be read as such."""
-    for flag, place in (("--load", config.load), ("--ref-load", config.ref_load)):
-        content = None if place is None else _content(Path(place))
-        if content == "nothing" and flag == "--ref-load" and config.mode == "policy":
-            yield (
-                f"--ref-load {place}: {_lacking(Path(str(place)))}, and the KL compares with it; "
-                "name a Hugging Face model, a run or its checkpoints, or leave it out: the "
-                "reference then is --hf-checkpoint"
-            )
+    """A line for each place of weights that cannot be read as such. Whether an estimator of the
+    user's compares with a reference is asked where it is loaded (`check_algorithm`)."""
+    if config.mode == "policy" and (config.has_reference or has_shipped_estimator(config)):
+        yield from about_reference(config)
     others = {"--opd-teacher-load": config.opd_teacher_load}
     if not config.is_continued:
         others["--critic-load"] = config.critic_load

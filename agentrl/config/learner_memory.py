@@ -9,7 +9,11 @@ Tensor and pipeline ranks share all of it, as if every tensor could be cut; expe
 pipeline, expert and expert-tensor ranks. A distributed optimizer shares its part over the ranks
 that hold copies as well. A reference model and a teacher have weights alone, a critic has what
 the policy has. Activations come on top.
+
+`models`: those that the algorithm needs beside the policy; None: as flags tell.
 """
+
+from collections.abc import Collection
 
 from agentrl.config.run import RunConfig
 
@@ -18,26 +22,41 @@ __all__ = ["checkpoint_bytes", "learner_bytes"]
 _MOMENTS = 8
 
 
-def checkpoint_bytes(config: RunConfig, num_parameters: int) -> int:
+def checkpoint_bytes(
+    config: RunConfig, num_parameters: int, models: Collection[str] | None = None
+) -> int:
     """About what a checkpoint takes: weights and what the optimizer keeps beside them."""
-    num_trained = num_parameters * (1 + config.has_critic)
+    num_trained = num_parameters * _num_trained(_beside(config, models))
     return num_trained * (14 if config.megatron.get("bf16", False) else 12)
 
 
-def learner_bytes(config: RunConfig, num_parameters: int, num_in_experts: int = 0) -> int:
+def _beside(config: RunConfig, models: Collection[str] | None) -> Collection[str]:
+    return config.models_beside if models is None else models
+
+
+def _num_trained(models: Collection[str]) -> int:
+    return 1 + ("critic" in models)
+
+
+def learner_bytes(
+    config: RunConfig,
+    num_parameters: int,
+    num_in_experts: int = 0,
+    models: Collection[str] | None = None,
+) -> int:
     """About what one rank needs for a model of `num_parameters`, `num_in_experts` of them in
     experts that ranks can share out."""
-    settings = config.megatron
+    settings, beside = config.megatron, _beside(config, models)
     stages: int = settings.get("pipeline_model_parallel_size", 1)
     tensor: int = settings.get("tensor_model_parallel_size", 1)
     experts: int = settings.get("expert_model_parallel_size", 1)
     cut: int = settings.get("expert_tensor_parallel_size") or (tensor if experts == 1 else 1)
-    in_experts = num_in_experts * _per_parameter(config, stages * experts * cut)
-    in_rest = (num_parameters - num_in_experts) * _per_parameter(config, stages * tensor)
+    in_experts = num_in_experts * _per_parameter(config, stages * experts * cut, beside)
+    in_rest = (num_parameters - num_in_experts) * _per_parameter(config, stages * tensor, beside)
     return int(in_experts + in_rest)
 
 
-def _per_parameter(config: RunConfig, parts: int) -> float:
+def _per_parameter(config: RunConfig, parts: int, models: Collection[str]) -> float:
     """Bytes on one rank for each parameter of what so many ranks share."""
     settings = config.megatron
     is_bf16 = settings.get("bf16", False)
@@ -50,6 +69,7 @@ def _per_parameter(config: RunConfig, parts: int) -> float:
         shards = max(1, config.num_learner_ranks // parts)
     if config.device == "cuda" and settings.get("optimizer_cpu_offload", False):
         optimizer *= 1 - settings.get("optimizer_offload_fraction", 1.0)
-    trained = (weight + gradient + optimizer / shards) * (1 + config.has_critic)
-    whole: float = trained + weight * config.num_frozen_models
+    num_trained = _num_trained(models)
+    trained = (weight + gradient + optimizer / shards) * num_trained
+    whole: float = trained + weight * (1 + len(models) - num_trained)
     return whole / parts

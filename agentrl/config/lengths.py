@@ -28,7 +28,7 @@ def about_lengths(config: RunConfig, model: ModelSummary) -> Iterator[str]:
     if config.mode == "policy":
         prompt = _Length("--rollout-max-prompt-len", config.rollout_max_prompt_len)
         yield from _about_room(_shorter(training, limit), prompt)
-    if not config.is_supervised:
+    if config.has_env:
         prompt = _Length("--eval-max-prompt-len", config.eval_max_prompt_len)
         yield from _about_room(_shorter(evaluation, limit), prompt)
 
@@ -93,7 +93,7 @@ def _on_turns(config: RunConfig, model: ModelSummary) -> Iterator[str]:
     own = _Length("--eval-max-context-len", config.eval_max_context_len)
     sampled = _Length("--rollout-max-response-len", config.rollout_max_response_len)
     turns = [] if config.mode != "policy" else [(sampled, _shorter(training, limit))]
-    if not config.is_supervised:
+    if config.has_env:
         given = _Length("--eval-max-response-len", config.eval_max_response_len)
         given = sampled if given.tokens is None and config.mode == "eval" else given
         turns.append((given, _shorter(training if own.tokens is None else own, limit)))

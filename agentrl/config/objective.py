@@ -36,7 +36,7 @@ def about_objective(config: RunConfig) -> Iterator[str]:
             "--loss-type custom_loss and --custom-loss-function-path belong together; give both or "
             "neither"
         )
-    if not config.is_supervised:
+    if config.has_env:
         return
     if config.prompt_data is None and not config.env_mix:
         yield (

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.corrections import holds_old_tokens
 from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS
@@ -31,12 +32,25 @@ def with_old_tokens(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunCo
         or config.plays_only
         or config.eval_only
         or config.advantage_estimator not in ALGORITHMS.places
-        or any(field.fact.corrects for name, field in own_fields().items() if name in values)
     ):
         return config, []
+    given = [
+        field.flag for name, field in own_fields().items() if field.fact.corrects and name in values
+    ]
+    if given:
+        return config, [] if holds_old_tokens(config) else [_left_out(config, given)]
     note = (
         f"tokens that are {config.staleness_bound} iterations old may be trained, so "
         f"--trust-region {REGION} is on, the default from {AGE} iterations on; to choose a "
         "correction yourself, give any of its flags, such as --use-tis"
     )
     return msgspec.structs.replace(config, trust_region=[REGION]), [note]
+
+
+def _left_out(config: RunConfig, given: list[str]) -> str:
+    return (
+        f"tokens that are {config.staleness_bound} iterations old may be trained; --trust-region "
+        f"{REGION} is not on, because a correction is chosen ({', '.join(given)}). Where all "
+        f"tokens were {AGE} iterations old, the weight of each token alone did not hold a run up "
+        "(docs/results/staleness.md)"
+    )

@@ -5,7 +5,7 @@ from the model's files. Formulas are those of the design: at most (min(B, S) + I
 charged at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -58,17 +58,18 @@ def capacity(config: RunConfig, model: ModelSummary) -> RunCapacity:
     )
 
 
-def describe(config: RunConfig) -> str:
-    """The page of `--dry-run`: resolved run, placement, capacity, memory."""
+def describe(config: RunConfig, models: Collection[str] | None = None) -> str:
+    """The page of `--dry-run`: resolved run, placement, capacity, memory. `models`: those that the
+    algorithm needs beside the policy; None: as flags tell."""
     model = read_model(Path(str(config.hf_checkpoint)))
     sizes = capacity(config, model)
     sections = {
         "run": dump_config(without_secret_values(config)).splitlines(),
         "placement": list(_placement(config)),
         # dialogues are there already: nothing is sampled ahead, and no token has an age
-        "asynchrony": [] if config.is_supervised else list(_asynchrony(config)),
+        "asynchrony": list(_asynchrony(config)) if config.has_env else [],
         "capacity": list(_capacity(config, sizes)),
-        "memory and disk": list(_memory(config, model, sizes)),
+        "memory and disk": list(_memory(config, model, sizes, models)),
     }
     parts = [
         "\n".join([f"{name}:", *(f"  {line}".rstrip() for line in lines)])
@@ -84,9 +85,9 @@ def _placement(config: RunConfig) -> Iterator[str]:
         yield "learner   none (--debug-rollout-only)"
     else:
         yield f"learner   {config.num_learner_ranks} ranks ({nodes} nodes x {ranks})"
-    if config.is_supervised:
+    if not config.has_env:
         yield "engines   none: --loss-type sft_loss imitates the dialogues of --prompt-data"
-    elif config.loads_rollouts:
+    elif not config.has_engines:
         yield "engines   none: --load-debug-rollout-data trains on files"
     else:
         yield from _engines(config)
@@ -166,7 +167,7 @@ def _capacity(config: RunConfig, sizes: RunCapacity) -> Iterator[str]:
         f"{sizes.charged_episodes} episodes"
     )
     yield f"episodes  workers hold {sizes.held_episodes} at once"
-    if not config.is_supervised:
+    if config.has_engines:
         yield f"turns     engines take {sizes.permits} at once (permits)"
     if config.over_sampling_batch_size is not None:
         yield (
@@ -187,20 +188,22 @@ def _capacity(config: RunConfig, sizes: RunCapacity) -> Iterator[str]:
     )
     if sizes.context is not None:
         turn = f", of which a turn samples at most {config.rollout_max_response_len}"
-        yield f"context   {sizes.context} tokens{'' if config.is_supervised else turn}"
+        yield f"context   {sizes.context} tokens{turn if config.has_engines else ''}"
 
 
-def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Iterator[str]:
+def _memory(
+    config: RunConfig, model: ModelSummary, sizes: RunCapacity, models: Collection[str] | None
+) -> Iterator[str]:
     yield f"model     {model.architecture}" + (
         f", {model.num_parameters:,} parameters" if model.num_parameters else ""
     )
     if model.num_parameters:
-        yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts)}"
+        yield f"learner   {_learner(config, model.num_parameters, model.num_in_experts, models)}"
         yield "          `agentrl plan`, with these flags, says what a step takes beside it"
-        if not config.is_supervised:
+        if config.has_engines:
             engine = in_units(2 * model.num_parameters)
             yield f"engine    {engine} of weights at 16 bits, twice that at 32"
-    if model.kv_values_per_token and sizes.kv_tokens and not config.is_supervised:
+    if model.kv_values_per_token and sizes.kv_tokens and config.has_engines:
         cache = model.kv_values_per_token * sizes.kv_tokens
         yield (
             f"KV cache  {sizes.kv_tokens:,} tokens if every turn on an engine is of full length: "
@@ -214,13 +217,15 @@ def _memory(config: RunConfig, model: ModelSummary, sizes: RunCapacity) -> Itera
         yield f"store     {limit}"
 
 
-def _learner(config: RunConfig, num_parameters: int, num_in_experts: int) -> str:
+def _learner(
+    config: RunConfig, num_parameters: int, num_in_experts: int, models: Collection[str] | None
+) -> str:
     """What a rank holds; where nobody knows yet whether it is on a GPU, on that as well."""
     ranks = {"": config}
     if config.device == "auto":
         ranks["; on GPUs "] = for_device(config, "cuda")
     held = {
-        where: in_units(learner_bytes(on, num_parameters, num_in_experts))
+        where: in_units(learner_bytes(on, num_parameters, num_in_experts, models))
         for where, on in ranks.items()
     }
     here, *there = (f"{where}{size}" for where, size in held.items())

@@ -23,6 +23,7 @@ from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
 from agentrl.config.flags.logging import LoggingFlags
 from agentrl.numbered import RANK, ROLLOUT_ID, literal
+from agentrl.shipped import ALGORITHMS
 
 __all__ = ["RunConfig", "StalenessPolicy"]
 
@@ -63,12 +64,18 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def has_critic(self) -> bool:
         """Whether a critic is trained beside the policy."""
-        return self.mode == "policy" and self.advantage_estimator == "ppo"
+        return self.mode == "policy" and ALGORITHMS.says(self.advantage_estimator, "has_critic")
 
     @property
-    def num_frozen_models(self) -> int:
-        """How many models beside the policy the learner holds that are never trained."""
-        return self.has_reference + (self.use_opd and not self.has_served_teacher)
+    def models_beside(self) -> frozenset[str]:
+        """The models that the learner holds beside the policy, as far as flags tell: an estimator
+        of the user's says it itself (`Needs.models`)."""
+        told = {
+            "reference": self.has_reference,
+            "teacher": self.use_opd and not self.has_served_teacher,
+            "critic": self.has_critic,
+        }
+        return frozenset(name for name, is_there in told.items() if is_there)
 
     @property
     def has_served_teacher(self) -> bool:
@@ -145,13 +152,24 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the run imitates demonstrations: no engines, no Env, no rewards."""
+        """Whether the run imitates demonstrations. What follows from it has names of its own."""
         return self.loss_type == "sft_loss"
+
+    @property
+    def has_env(self) -> bool:
+        """Whether tasks are an Env's, which rewards what a model does; else they are dialogues that
+        are imitated (`dialogue_key`)."""
+        return not self.is_supervised
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether something samples, and gets the weights of a learner that trains."""
+        return self.has_env and not self.loads_rollouts
 
     @property
     def dialogue_key(self) -> str | None:
         """Where a row holds the dialogue that is imitated; None where episodes are played."""
-        return self.input_key if self.is_supervised else None
+        return None if self.has_env else self.input_key
 
     @property
     def scoring_temperature(self) -> float:
@@ -185,7 +203,7 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def engine_groups(self) -> list[EngineGroup]:
         """The groups of alike engines, and of devices that stay empty between them."""
-        if self.is_supervised or self.loads_rollouts:
+        if not self.has_engines:
             return []
         size = self.rollout_num_gpus_per_engine
         if self.rollout_external_engine_addrs:

@@ -13,6 +13,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,12 +29,14 @@ __all__ = [
     "INDEX",
     "TRACKER",
     "WITHOUT_OPTIMIZER",
+    "Box",
     "Header",
     "Index",
     "TensorBox",
     "Whole",
     "folder_of",
     "is_weight",
+    "make_up",
     "read_header",
     "read_index",
     "state_in",
@@ -47,6 +51,8 @@ WITHOUT_OPTIMIZER = "--no-load-optim takes the weights alone"
 _READER = Path(__file__).with_name("unpickle.py")
 _TIMEOUT_S = 600
 _NUMBER = Annotated[int, Meta(ge=0)]
+#: Axes of a tensor that may be cut into boxes: no weight of a model has more.
+_MAX_CUT_AXES = 8
 #: How an archive of torch's begins, and the record that it ends with.
 _ARCHIVE_ENDS, _ARCHIVE_END_BYTES = [b"PK\x03\x04", b"PK\x05\x06"], 22
 #: Keys of what an optimizer keeps for a weight, and for buckets of weights; the first of several
@@ -77,6 +83,8 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 Index = dict[str, Whole]
+#: Offset and sizes, a number of each for every axis.
+Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -185,6 +193,25 @@ def weights_in(folder: Path, index: Index) -> Index:
     return weights
 
 
+def make_up(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
+    """Whether each number of a tensor is in exactly one of `boxes`, which lie within its `shape`.
+
+    They hold as many numbers as it has, and the corners of an odd number of boxes are its own 2^n:
+    then each number is in an odd number of them, so in one. Takes time in proportion to the boxes.
+    """
+    boxes = [box for box in boxes if 0 not in box[1]]
+    if sum(prod(sizes) for _, sizes in boxes) != prod(shape):
+        return False
+    cut = [axis for axis, end in enumerate(shape) if any(box[1][axis] != end for box in boxes)]
+    if len(cut) > _MAX_CUT_AXES:
+        return False
+    odd: set[tuple[int, ...]] = set()
+    for offset, sizes in boxes:
+        edges = ((offset[axis], offset[axis] + sizes[axis]) for axis in cut)
+        odd.symmetric_difference_update(product(*edges))
+    return odd == set(product(*((0, shape[axis]) for axis in cut)))
+
+
 class _Format(msgspec.Struct):
     sharded_backend: str
     sharded_backend_version: int = 1
@@ -210,14 +237,12 @@ def _check_format(folder: Path) -> None:
 
 
 def _check_places(folder: Path, tensors: Index) -> None:
-    """Boxes lie within their tensors, as many as fill it, and their bytes within plain files, which
-    have an archive of torch's there."""
+    """Boxes lie within their tensors, and each number in one of them; their bytes lie within plain
+    files, which have an archive of torch's there."""
     sizes: dict[str, int] = {}
     for key, whole in tensors.items():
         if 0 in whole.shape:
             raise ConfigError(f"{folder}: {key} of shape {whole.shape} holds no number")
-        if sum(prod(chunk.sizes) for chunk in whole.chunks) != prod(whole.shape):
-            raise ConfigError(f"{folder}: the boxes of {key} do not make up its {whole.shape}")
         for chunk in whole.chunks:
             axes = zip(chunk.offset, chunk.sizes, whole.shape, strict=False)
             is_within = all(start + size <= end for start, size, end in axes)
@@ -236,6 +261,8 @@ def _check_places(folder: Path, tensors: Index) -> None:
                     f"{chunk.start + chunk.num_bytes} and it has {sizes[chunk.file]}; fetch it "
                     "again"
                 )
+        if not make_up(whole.shape, [(chunk.offset, chunk.sizes) for chunk in whole.chunks]):
+            raise ConfigError(f"{folder}: the boxes of {key} do not make up its {whole.shape}")
     _check_archives(folder, tensors)
 
 

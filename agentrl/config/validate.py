@@ -152,6 +152,12 @@ def _about_deadlines(config: RunConfig) -> Iterator[str]:
             f"{config.episode_timeout_s:g}: no turn could use it; lower the first or raise the "
             "second"
         )
+    if (config.reward_timeout_s or 0.0) > config.episode_timeout_s:
+        yield (
+            f"--reward-timeout-s {config.reward_timeout_s:g} is longer than --episode-timeout-s "
+            f"{config.episode_timeout_s:g}, within which an answer gets its reward; lower the "
+            "first or raise the second"
+        )
 
 
 def _about_devices(config: RunConfig) -> Iterator[str]:
@@ -317,7 +323,7 @@ def _about_part(part: MixPart, model: ModelSummary) -> Iterator[str]:
     if part.config.prompt_data is not None:
         for line in _about_file("--prompt-data", part.config.prompt_data):
             yield f"{part.whose}: {line}"
-    if part.config.is_supervised and part.config.prompt_data is None:
+    if part.config.dialogue_key is not None and part.config.prompt_data is None:
         yield f"{part.whose}: --loss-type sft_loss imitates dialogues: give it `prompt_data`"
 
 

@@ -74,7 +74,7 @@ def open_chat_format(
 
 def _is_one_turn(config: RunConfig) -> bool:
     ways = [way.env for way in ways_of(config)]
-    return set(ways) == {"single-turn"} and not config.is_supervised
+    return set(ways) == {"single-turn"} and config.has_env
 
 
 def _place(config: RunConfig) -> Path:

@@ -8,25 +8,27 @@ is an `EnvError` to the framework, unless it is one of agentrl's own errors, whi
 (a retriever that is gone may raise `InfrastructureError` to have the episode tried again).
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 
 from agentrl.bounds import A_REWARD
 from agentrl.envs.messages import AssistantTurn, Message, Step
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import AgentRLError, ConfigError, EnvError, InfrastructureError
 from agentrl.tools.run import run_calls
 from agentrl.tools.tool import Tool, collect_tools
 from agentrl.types import EpisodeSummary, Task, TaskSource
 
-__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks"]
+__all__ = ["Env", "EnvContext", "ServiceSpec", "Tasks", "bound_env", "late_reward"]
 
 #: Tasks that an Env brings: a row alone is named by its place.
 Tasks = Iterable[Task | dict[str, Any]]
 
 T = TypeVar("T")
+E = TypeVar("E", bound="Env")
 
 #: Methods that make an Env's reward.
 _REWARDING = frozenset({"score", "step", "run_tools"})
@@ -54,13 +56,15 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 
 
 class EnvContext(msgspec.Struct, frozen=True):
-    """What a run gives each of its Envs; the attributes of `Env` with these names say what each
-    is."""
+    """What a run gives each of its Envs, and of which kind its episode is; the attributes of `Env`
+    with these names say what each is."""
 
     services: Mapping[str, str] = {}
     tool_timeout_s: float = 60.0
     allow_unsafe_sandbox: bool = False
     run_flags: Any = None
+    is_evaluation: bool = False
+    reward_timeout_s: float | None = None
 
 
 class Env:
@@ -81,7 +85,9 @@ class Env:
     metrics: Mapping[str, str] = MappingProxyType({})
     #: Deadline in seconds of a tool call whose tool declares none.
     tool_timeout_s: float = 60.0
-    #: The episode is one of an evaluation, and nothing is trained on it. Set before `reset`.
+    #: Deadline in seconds of `score` and `score_group`; None: that of the episode.
+    reward_timeout_s: float | None = None
+    #: The episode is one of an evaluation, and nothing is trained on it.
     is_evaluation: bool = False
     #: What the episode answers, spelled so that equal answers are equal texts; `score` or `step`
     #: sets it. An evaluation that plays a task several times counts it (`maj@k`). Empty: no answer.
@@ -89,6 +95,8 @@ class Env:
     #: The answer is there, and what it is worth is being found out: a deadline that comes meanwhile
     #: is an error, and no reward of 0.
     is_scoring: bool = False
+    #: Scorings that have begun and not come back; several samples may be scored at once.
+    _num_scorings: int = 0
     #: A tool that runs the model's code may do so where there is no bubblewrap.
     allow_unsafe_sandbox: bool = False
     #: Calls of one turn that the default `step` runs; the others are answered with an error.
@@ -131,10 +139,8 @@ class Env:
     def bind(self, context: EnvContext) -> None:
         """Take what the run gives. Called on the class (`Env.bind(env, ...)`), so that an Env may
         have a tool or a method of this name."""
-        self.services = context.services
-        self.tool_timeout_s = context.tool_timeout_s
-        self.allow_unsafe_sandbox = context.allow_unsafe_sandbox
-        self.run_flags = context.run_flags
+        for name in EnvContext.__struct_fields__:
+            setattr(self, name, getattr(context, name))
 
     @classmethod
     def described_metrics(cls) -> dict[str, str]:
@@ -204,15 +210,24 @@ class Env:
             ) from error
 
     async def _while_scoring(self, worth: Awaitable[T]) -> T:
-        """What the answer is worth. A deadline that ends this leaves `is_scoring` as it is."""
+        """What the answer is worth. The deadline of the episode, if it ends this, leaves
+        `is_scoring` True, whatever comes back beside it."""
+        self._num_scorings += 1
         self.is_scoring = True
         try:
-            found = await worth
+            with anyio.move_on_after(self.reward_timeout_s):
+                found = await worth
+                self._came_back()
+                return found
         except Exception:
-            self.is_scoring = False
+            self._came_back()
             raise
-        self.is_scoring = False
-        return found
+        self._came_back()
+        raise late_reward(self, f"within {self.reward_timeout_s:g} s (--reward-timeout-s)")
+
+    def _came_back(self) -> None:
+        self._num_scorings -= 1
+        self.is_scoring = self._num_scorings > 0
 
     @property
     def asks_server(self) -> bool:
@@ -267,3 +282,16 @@ class Env:
 
     async def close(self) -> None:
         """Release what the episode holds. Called once or more, after any failure too."""
+
+
+def bound_env(make: Callable[[], E], context: EnvContext, *, is_evaluation: bool = False) -> E:
+    """The Env of an episode, made and bound."""
+    env = make()
+    Env.bind(env, msgspec.structs.replace(context, is_evaluation=is_evaluation))
+    return env
+
+
+def late_reward(env: Env, limit: str, method: str = "score") -> AgentRLError:
+    """The error of an answer that got no reward in its time. It is never a reward of 0."""
+    kind = InfrastructureError if env.asks_server else EnvError
+    return kind(f"{type(env).__name__}.{method} gave no reward {limit}")

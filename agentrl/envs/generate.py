@@ -36,7 +36,7 @@ from agentrl.envs.returned import (
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rows.keys import find, holds
-from agentrl.envs.sample_hooks import seen_by
+from agentrl.envs.sample_hooks import HOOKS, seen_by
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
@@ -160,9 +160,7 @@ class GenerateEnv(Rollout):
 
     def take(self, task: dict[str, Any]) -> None:
         """Raise EnvError for a row of which no sample can be made."""
-        self._rewards.run_flags = self.run_flags
-        self._rewards.is_evaluation = self.is_evaluation
-        self._rewards.take(task)
+        self._bound_rewards().take(task)
 
     @property
     def who(self) -> str:
@@ -184,7 +182,10 @@ class GenerateEnv(Rollout):
         if self.run_flags is not None and ending_of(samples) != "aborted":
             hooks = self.run_flags.rollout_sample_hook_path
             self._write(samples if hooks else [], at)
-            samples = await seen_by(hooks, args, samples, evaluation=self.is_evaluation)
+            for place in hooks:
+                self.hook_under_way = f"{HOOKS.flag} {place}"
+                await seen_by(place, args, samples, evaluation=self.is_evaluation)
+            self.hook_under_way = ""
         ending = ending_of(samples)
         if ending == "aborted":
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
@@ -227,13 +228,14 @@ class GenerateEnv(Rollout):
         args.sampling_params = _sampling(args, chat.sampling)
         return cast(Args, args)
 
+    def _bound_rewards(self) -> "_Rewards":
+        """They know what this Env does of its run."""
+        mine = {name: getattr(self, name) for name in EnvContext.__struct_fields__}
+        Env.bind(self._rewards, EnvContext(**mine))
+        return self._rewards
+
     async def _sample(self, args: Args, task: dict[str, Any], chat: PromptChat) -> Any:
-        rewards = self._rewards
-        context = EnvContext(
-            self.services, self.tool_timeout_s, self.allow_unsafe_sandbox, self.run_flags
-        )
-        Env.bind(rewards, context)
-        rewards.is_evaluation = self.is_evaluation
+        rewards = self._bound_rewards()
         messages = await rewards.reset(seed=chat.seed, task=task)
         prompt: Any = copy.deepcopy(rewards.prompt)
         if self.run_flags is not None and args.apply_chat_template:
@@ -311,6 +313,9 @@ class _Rewards(SingleTurnEnv):
     def _label_of(self, task: dict[str, Any]) -> Any:
         """None where there is none: a function may know by itself what its sample is worth."""
         return find(task, self._label_key) if holds(task, self._label_key) else None
+
+    def _require_key(self) -> None:
+        """The same of a key: what is asked for is that of the reward which a sample then has."""
 
     def _of_sample(self, sample: Any) -> "_Rewards":
         """For the label and the metadata that a sample has by now; samples are scored at once."""

@@ -6,7 +6,7 @@ from typing import Any
 from agentrl.bounds import metric_defect
 from agentrl.errors import ConfigError, EnvError
 
-__all__ = ["chosen", "parts", "require_keys"]
+__all__ = ["about_key", "chosen", "parts", "require_keys"]
 
 
 def require_keys(
@@ -14,15 +14,20 @@ def require_keys(
 ) -> None:
     """Refuse with a ConfigError, before anything starts, keys that the reward `name` does not give;
     it gives a dict of `keys`, or a number where there are none."""
+    if reward_key is None and keys:
+        raise ConfigError(
+            f"the reward {name} is a dict of {list(keys)}: name what is trained with "
+            f"--reward-key, as in --reward-key {keys[0]}"
+        )
     for flag, key in (("--reward-key", reward_key), ("--eval-reward-key", eval_reward_key)):
-        if key is None and keys and flag == "--reward-key":
-            raise ConfigError(
-                f"the reward {name} is a dict of {list(keys)}: name what is trained with "
-                f"--reward-key, as in --reward-key {keys[0]}"
-            )
-        if key is not None and key not in keys:
-            has = f"a dict of {list(keys)}" if keys else "a number"
-            raise ConfigError(f"{flag} {key}: the reward {name} is {has}")
+        if key is not None and (wrong := about_key(name, keys, key)):
+            raise ConfigError(f"{flag} {wrong}")
+
+
+def about_key(name: str, keys: Sequence[str], key: str) -> str:
+    """Why the reward `name`, with `keys` as above, has nothing under `key`; empty where it has."""
+    has = f"a dict of {list(keys)}" if keys else "a number"
+    return "" if key in keys else f"{key}: the reward {name} is {has}"
 
 
 def chosen(reward: Any, key: str | None) -> Any:

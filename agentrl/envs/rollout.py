@@ -64,6 +64,9 @@ class Rollout(Env):
     policy_failures: PolicyFailures = PolicyFailures({}, None, who="Rollout")
     #: It asks its model by text or ids (`/generate`), and its turns may follow anything.
     writes_prompts: bool = False
+    #: A function of the user's that runs once the policy is done, by its flag: a deadline that
+    #: comes meanwhile is an error of it. Empty: none does.
+    hook_under_way: str = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -9,7 +9,7 @@ told what its signature asks for. `rollout_id` is None: an episode is begun for 
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from agentrl.envs.returned import read_samples
@@ -45,20 +45,16 @@ def load_hook(place: str) -> Callable[..., Any]:
     return load(HOOKS, place)
 
 
-async def seen_by(
-    places: Sequence[str], args: Any, samples: list[Any], *, evaluation: bool
-) -> list[Any]:
-    """What the functions at `places` leave of samples. Raises EnvError for what is no sample, and
-    what they raise."""
-    for place in places:
-        function = load_hook(place)
-        named = inspect.signature(function).parameters
-        takes_all = any(each.kind is each.VAR_KEYWORD for each in named.values())
-        told = {"rollout_id": None, "evaluation": evaluation}
-        given = {name: value for name, value in told.items() if takes_all or name in named}
-        for number, sample in enumerate(samples):
-            found = function(args, sample, **given)
-            found = await found if inspect.isawaitable(found) else found
-            if found is not None:
-                (samples[number],) = read_samples([found], place)
-    return samples
+async def seen_by(place: str, args: Any, samples: list[Any], *, evaluation: bool) -> None:
+    """Put what the function at `place` makes of samples in their place. Raises EnvError for what is
+    no sample, and what it raises."""
+    function = load_hook(place)
+    named = inspect.signature(function).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in named.values())
+    told = {"rollout_id": None, "evaluation": evaluation}
+    given = {name: value for name, value in told.items() if takes_all or name in named}
+    for number, sample in enumerate(samples):
+        found = function(args, sample, **given)
+        found = await found if inspect.isawaitable(found) else found
+        if found is not None:
+            (samples[number],) = read_samples([found], place)

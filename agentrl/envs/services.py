@@ -3,8 +3,12 @@
 process      NAME            of the run's Env
              NAME-PART       of a part, where no process runs the same service yet
              NAME-evalN      of the Nth set, likewise
+
+A process, its slot and its log file have one name in a run. Refused are names that the run's own
+have, one name for two services, and names that cannot be a file's in the folder of logs.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,8 +18,16 @@ from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
+from agentrl.errors import ConfigError
 
 __all__ = ["Services", "gpus_of", "services_of_run"]
+
+#: What processes, logs and slots (`agentrl/cluster/slots.py`) of the run itself are called.
+_OWN = re.compile(
+    r"buffer|router|driver|host"
+    r"|(learner|worker|workers|engine|eval-engine|empty)-\d+(\.\d+)?"
+)
+_MAX_BYTES = 200
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -29,16 +41,26 @@ class Services(msgspec.Struct, frozen=True):
 
 def services_of_run(config: RunConfig, sets: Sequence[EvalSet]) -> Services:
     """One process for each service, whoever shares it. The same on every host: names follow from
-    the flags alone."""
+    the flags alone. Raises ConfigError for a name that a process cannot have."""
     parts = parts_of(config)
     processes = {} if parts else dict(_specs(config))
+    for name in processes:
+        _check_name(name, config)
 
     def placed(way: RunConfig, label: str) -> dict[str, str]:
         named: dict[str, str] = {}
         for name, spec in _specs(way).items():
             running = next((p for p, each in processes.items() if each == spec), None)
-            named[name] = running or f"{name}-{label}"
-            processes[named[name]] = spec
+            if running is None:
+                running = f"{name}-{label}"
+                _check_name(running, way)
+                if running in processes:
+                    raise ConfigError(
+                        f"{_whose(way)}: two services would be the process {running!r}; give one "
+                        "of them another name"
+                    )
+                processes[running] = spec
+            named[name] = running
         return named
 
     of_parts = [placed(part.config, part.name) for part in parts]
@@ -49,6 +71,24 @@ def services_of_run(config: RunConfig, sets: Sequence[EvalSet]) -> Services:
 def gpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
     """How many GPUs each service asks for, by the name of its process."""
     return {name: spec.gpus for name, spec in services.items()}
+
+
+def _check_name(name: object, config: RunConfig) -> None:
+    is_file = isinstance(name, str) and name.isprintable() and "/" not in name
+    if not is_file or not 0 < len(str(name).encode()) <= _MAX_BYTES:
+        raise ConfigError(
+            f"{_whose(config)}: {name!r:.80} is no name of a service; its log file has that name: "
+            f"give 1 to {_MAX_BYTES} bytes of printable characters without /"
+        )
+    if _OWN.fullmatch(str(name)):
+        raise ConfigError(
+            f"{_whose(config)}: the service {name!r} cannot run beside a process or slot of the "
+            "run that is called so; give it another name"
+        )
+
+
+def _whose(config: RunConfig) -> str:
+    return f"--env {config.env or 'single-turn'}: service_specs"
 
 
 def _specs(config: RunConfig) -> dict[str, ServiceSpec]:

@@ -14,7 +14,7 @@ from agentrl.envs.grading.labels import label_text
 from agentrl.envs.messages import AssistantTurn, Message, Step, ToolCall
 from agentrl.envs.registry import register
 from agentrl.envs.reward_input import RewardInput
-from agentrl.envs.reward_keys import chosen, parts, require_keys
+from agentrl.envs.reward_keys import about_key, chosen, parts, require_keys
 from agentrl.envs.reward_service import SERVICE, service_of
 from agentrl.envs.reward_types import RewardType, scorers, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
@@ -112,6 +112,7 @@ class SingleTurnEnv(Env):
         if self._kind is not self._usual:
             self.reward_reads_text_only = None
         self._require_url(self._kind, EnvError)
+        self._require_key()
         self._label = self._label_of(task)
         if self._own is None and self._kind.facts.check_row is not None:
             self._kind.facts.check_row(self._label, task)
@@ -230,6 +231,23 @@ class SingleTurnEnv(Env):
         has_one = self._url is not None or self._service is not None
         if self._own is None and "url" in kind.facts.wants and not has_one:
             raise error(f"the reward {kind.name} asks a model over HTTP: say where with --rm-url")
+
+    def _require_key(self) -> None:
+        """Raise EnvError where the reward of the row does not give what the flags name of it."""
+        kind, own = self._kind, self._eval_reward_key if self.is_evaluation else self._reward_key
+        if self._own is not None or kind.facts.wants:
+            return
+        if own is not None:
+            flag = "--reward-key" if own == self._reward_key else "--eval-reward-key"
+            if wrong := about_key(kind.name, kind.facts.keys, own):
+                raise EnvError(f"{flag} {wrong}")
+        elif kind.facts.keys:
+            name, key = kind.name, kind.facts.keys[0]
+            of_set = f"`rm_type: {name}` and `reward_key: {key}` of a set of --eval-config, or "
+            raise EnvError(
+                f"the reward {name} is a dict of {list(kind.facts.keys)}: name one with "
+                f"{of_set if self.is_evaluation else ''}--rm-type {name} --reward-key {key}"
+            )
 
     def _counted(self, step: Step) -> Step:
         return msgspec.structs.replace(step, metrics=step.metrics | self._parts)

@@ -7,13 +7,17 @@ A class keeps its place if `save` and `load` are its own and do something. When 
 loaded with the number of its last journalled ask; one that then begins again is found out. Any
 other is asked for all that it gave, which must be the same. So no task is lost and none comes
 twice, or the run ends and says why. One exception: what asking takes from elsewhere (a queue) is
-lost if the program is killed between the asking and the journal.
+lost if the program is killed between the asking and the journal. A call that does not come back is
+told, and given up at `--hook-timeout-s`.
 """
 
 import dis
 import logging
+import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
@@ -26,7 +30,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.slime_stand_in import data_source
 from agentrl.envs.source_journal import JournalLine, SourceJournal
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
-from agentrl.user_traceback import words_of
+from agentrl.user_traceback import is_users, shown_path, words_of
 
 __all__ = ["PlacedSource", "folder_of", "keeps_place"]
 
@@ -52,7 +56,8 @@ def _does_something(function: Any) -> bool:
 
 class PlacedSource:
     """One of the user's class, where the journal of a run ends; without a journal at its beginning.
-    `num_groups`: how many groups the run has been given. Nothing here is for the event loop.
+    `num_groups`: how many groups the run has been given. `late` is called with the error of a
+    call that takes longer than it may, from another thread. Nothing here is for the event loop.
 
     Raises ConfigError for a class that cannot be made, DataError for what one does that leaves open
     where it stands, EnvironmentSetupError where nothing can be written.
@@ -65,8 +70,10 @@ class PlacedSource:
         config: RunConfig,
         journal: SourceJournal | None,
         rows_of: Callable[[list[Any], int], list[dict[str, Any]]],
+        late: Callable[[DataError], None],
     ) -> None:
-        self._whose, self._kind, self._rows_of = whose, kind, rows_of
+        self._whose, self._kind, self._rows_of, self._late = whose, kind, rows_of, late
+        self._limit_s = config.hook_timeout_s
         self._journal, self._args = journal, _args(config, journal)
         self._number = config.rollout_batch_size
         self._keeps = journal is not None and keeps_place(kind)
@@ -82,8 +89,10 @@ class PlacedSource:
         return asked.rows
 
     def _made(self) -> Any:
+        name = getattr(self._kind, "__name__", "the class")
         try:
-            return self._kind(self._args)
+            with self._timed(f"{self._whose}: {name}(args)"):
+                return self._kind(self._args)
         except Exception as error:
             raise ConfigError(f"{self._whose} cannot be made: {words_of(error)}") from error
 
@@ -178,16 +187,45 @@ class PlacedSource:
 
     def _call(self, source: Any, method: str, number: int) -> Any:
         call, after = f"{self._whose}: {method}({number})", f"after {self.num_groups} groups"
-        slow = f"{call} has taken more than {SLOW_S:g} s {after}"
-        told = threading.Timer(SLOW_S, _LOG.warning, [slow])
-        told.daemon = True
-        told.start()
         try:
-            return getattr(source, method)(number)
+            with self._timed(call):
+                return getattr(source, method)(number)
         except Exception as error:
             raise DataError(f"{call} raised {words_of(error)} {after}") from error
+
+    @contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        """Say that a call has not come back, and give it up at the limit."""
+        after, caller = f"after {self.num_groups} groups", threading.get_ident()
+        slow = f"{call} has taken more than {SLOW_S:g} s {after}"
+
+        def late() -> None:
+            words = (
+                f"{call} has not come back within {self._limit_s:g} s (--hook-timeout-s) {after}"
+            )
+            advice = "mend it, or raise the limit, and go on with --resume"
+            self._late(DataError(f"{words}{_standing(caller)}: {advice}"))
+
+        limit_s = min(self._limit_s, threading.TIMEOUT_MAX)
+        timers = [threading.Timer(SLOW_S, _LOG.warning, [slow]), threading.Timer(limit_s, late)]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
         finally:
-            told.cancel()
+            for timer in timers:
+                timer.cancel()
+
+
+def _standing(thread: int) -> str:
+    """Where the user's code stands in a thread, as ` (mine.py:12)`."""
+    frame = sys._current_frames().get(thread)
+    stack = traceback.extract_stack(frame) if frame is not None else []
+    theirs = [
+        f"{shown_path(each.filename)}:{each.lineno}" for each in stack if is_users(each.filename)
+    ]
+    return f" ({theirs[-1]})" if theirs else ""
 
 
 def _args(config: RunConfig, journal: SourceJournal | None) -> Args:

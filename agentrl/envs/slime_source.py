@@ -10,16 +10,16 @@ goes on begins to ask, `PlacedSource` says.
 """
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import anyio.to_thread
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_place import PlacedSource, keeps_place
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.envs.source_journal import SourceJournal
+from agentrl.envs.source_thread import SourceThread
 from agentrl.envs.travel import arrived
 from agentrl.errors import DataError
 from agentrl.types import Task
@@ -54,11 +54,6 @@ def load_source(place: str) -> Callable[[Any], Any]:
     return load(SOURCES, place)
 
 
-async def _in_thread(function: Callable[..., Any], *given: Any) -> Any:
-    """A call that does not come back holds up nobody who gives up waiting for it."""
-    return await anyio.to_thread.run_sync(function, *given, abandon_on_cancel=True)
-
-
 class SlimeSource:
     """A `types.TaskSource` of the samples that a user's class gives, in the order in which it gives
     them. `folder`: that of a run, where it finds its place again. Raises ConfigError for a class
@@ -70,6 +65,7 @@ class SlimeSource:
         self._class = load_source(self._place)
         self._journal = None if folder is None else SourceJournal(folder)
         self._placed: PlacedSource | None = None
+        self._thread = SourceThread("data-source")
 
     @property
     def keeps_place(self) -> bool:
@@ -80,9 +76,10 @@ class SlimeSource:
     async def tasks(self, cursor: int = 0) -> AsyncIterator[Task]:
         """Tasks from position `cursor` on: first those that the run was given before, then what the
         class gives. Raises DataError for what the class raises, or gives and is no list of groups,
-        where it gives no group at all, and where it cannot be told where it stands."""
-        source = await _in_thread(self._opened)
-        for task in await _in_thread(self._given, cursor):
+        where it gives no group at all, where a call of it does not come back in its time, and where
+        it cannot be told where it stands."""
+        source = await self._thread.run(self._opened)
+        for task in await self._thread.run(partial(self._given, cursor)):
             yield task
         position = source.num_groups
         if position < cursor and self._journal is not None and self.keeps_place:
@@ -91,7 +88,7 @@ class SlimeSource:
                 f"knows of {position}: where the class stands cannot be told. Bring the folder "
                 "back, or start a new run (--load takes the weights along)"
             )
-        while rows := await _in_thread(source.next):
+        while rows := await self._thread.run(source.next):
             for row in rows:
                 if position >= cursor:
                     yield _task(row, position)
@@ -107,7 +104,7 @@ class SlimeSource:
         """The one of this process; without a run a new one each time."""
         if self._placed is None or self._journal is None:
             given = (self._whose, self._class, self._config, self._journal, self._rows)
-            self._placed = PlacedSource(*given)
+            self._placed = PlacedSource(*given, self._thread.give_up)
         return self._placed
 
     def _given(self, cursor: int) -> list[Task]:

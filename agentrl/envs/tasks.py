@@ -23,7 +23,14 @@ from agentrl.envs.sources import RowSource
 from agentrl.errors import ConfigError
 from agentrl.types import Task, TaskSource
 
-__all__ = ["RunTasks", "open_eval_sets", "open_source", "open_tasks", "own_source"]
+__all__ = [
+    "RunTasks",
+    "first_of_set",
+    "open_eval_sets",
+    "open_source",
+    "open_tasks",
+    "own_source",
+]
 
 
 class RunTasks(msgspec.Struct, frozen=True):
@@ -176,7 +183,7 @@ def _of_part(tasks: list[Task], part: str) -> list[Task]:
 
 def _tasks_of(one: EvalSet) -> list[Task]:
     if one.path is not None:
-        return anyio.run(_read_all, Path(one.path), one)
+        return anyio.run(_read_all, one)
     sets = _own_sets(one.config, load_env(one.env))
     name = one.brought or one.name
     if name not in sets:
@@ -232,10 +239,19 @@ def _keys_of_evaluations(config: RunConfig) -> dict[str, str]:
     return {name: key for name, key in given.items() if key is not None}
 
 
-async def _read_all(path: Path, one: EvalSet) -> list[Task]:
+def first_of_set(one: EvalSet) -> Task:
+    """The first task of a set that has rows. Raises ConfigError for rows that cannot be opened,
+    DataError for a first one that cannot be read."""
+    return _told(next(_rows_of(one).first(1)), one.metadata)
+
+
+async def _read_all(one: EvalSet) -> list[Task]:
+    return [_told(task, one.metadata) async for task in _rows_of(one).tasks()]
+
+
+def _rows_of(one: EvalSet) -> RowSource:
     keys, names = _keys_of_evaluations(one.config), _names(one.config)
-    source = RowSource(path, required_keys=list(keys.values()), names=names | keys)
-    return [_told(task, one.metadata) async for task in source.tasks()]
+    return RowSource(str(one.path), required_keys=list(keys.values()), names=names | keys)
 
 
 def _told(task: Task, metadata: Mapping[str, object]) -> Task:

@@ -23,7 +23,8 @@ __all__ = ["Models", "StepResult", "TrainBackend"]
 class StepResult:
     """One optimizer step.
 
-    skipped: the gradient norm or the loss was not finite; weights and optimizer state untouched.
+    skipped: the gradient norm or the loss was not finite, or no token of any rank was trained;
+    weights and optimizer state untouched.
     grad_norm: before clipping. metrics: of all micro-batches and data-parallel ranks.
     """
 

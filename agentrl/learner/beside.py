@@ -9,9 +9,11 @@ from concurrent.futures import Future, wait
 from threading import Thread
 from typing import Any, TypeVar
 
-from agentrl.learner.agreement import together
+import torch
 
-__all__ = ["in_a_thread", "of_all_ranks"]
+from agentrl.learner.agreement import Rank, by_source, together
+
+__all__ = ["TURN_S", "by_source_in_turns", "in_a_thread", "of_all_ranks"]
 
 #: Seconds that a rank works on before it tells the others that it has not finished.
 TURN_S = 5.0
@@ -20,11 +22,15 @@ T = TypeVar("T")
 
 
 def in_a_thread(name: str, call: Callable[[], T]) -> "Future[T]":
-    """What `call` returns or raises, once it has; a process that ends does not wait for it."""
+    """What `call` returns or raises, once it has; a process that ends does not wait for it. The
+    call has the caller's GPU as its own."""
     future: Future[T] = Future()
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
     def run() -> None:
         try:
+            if device is not None:
+                torch.cuda.set_device(device)
             future.set_result(call())
         except BaseException as error:
             future.set_exception(error)
@@ -33,17 +39,32 @@ def in_a_thread(name: str, call: Callable[[], T]) -> "Future[T]":
     return future
 
 
+def by_source_in_turns(rank: Rank, action: Callable[[], object]) -> None:
+    """Returns when `action`, which the source rank does in a thread, has, or raises its error, on
+    every rank. Collective, and no single collective of it waits for the action."""
+    own = in_a_thread("source", action) if rank.is_source else None
+
+    def look() -> bool:
+        assert own is not None
+        is_done = bool(wait([own], timeout=TURN_S).done)
+        if is_done:
+            own.result()
+        return is_done
+
+    while not by_source(rank, look, bool):
+        pass
+
+
 def of_all_ranks(
-    own: "Future[Any]", all_gather: Callable[[Any], list[Any]], turn_s: float = TURN_S
+    own: "Future[Any]", all_gather: Callable[[Any], list[Any]], turn_s: float | None = None
 ) -> list[Any]:
-    """What the work of each rank returned, as builtins, or the error of a rank, on every rank.
-    Collective, and no single collective of it waits for the work."""
+    """What the work of each rank returned, as builtins, or the error of a rank, on every rank, when
+    all have ended. Collective, and no single collective of it waits for the work. `turn_s`: seconds
+    of a turn (None: TURN_S)."""
 
-    def look() -> list[Any]:
-        is_done = bool(wait([own], timeout=turn_s).done)
-        return [is_done, own.result() if is_done else None]
+    def look() -> bool:
+        return bool(wait([own], timeout=TURN_S if turn_s is None else turn_s).done)
 
-    while True:
-        looks = together(look, all_gather)
-        if all(is_done for is_done, _ in looks):
-            return [answer for _, answer in looks]
+    while not all(together(look, all_gather)):
+        pass
+    return together(own.result, all_gather)

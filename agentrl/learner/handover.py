@@ -10,7 +10,7 @@ import logging
 from typing import Any, Protocol
 
 from agentrl.clock import Clock
-from agentrl.learner.agreement import by_source
+from agentrl.learner.beside import by_source_in_turns
 from agentrl.learner.device_sharing import DeviceSharing, DeviceState, Move, needed
 from agentrl.learner.schedule import Push, Step
 
@@ -94,7 +94,7 @@ class Handover:
             case Move.LEARNER_SLEEPS:
                 self._learner.lay_down(weights=True)
             case _:
-                by_source(self._learner, lambda: self._of_engines(move), None)
+                by_source_in_turns(self._learner, lambda: self._of_engines(move))
                 return
         self._learner.all_gather(None)  # nobody goes on before all are done
 

@@ -4,6 +4,7 @@ Every rank runs this with the same header; what differs is its shard. At the fir
 at the start of the iteration is the current one: its log-probabilities need no pass of their own.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,12 @@ from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, TrajectoryRow
 
 __all__ = ["IterationResult", "train_lease"]
+
+_LOG = logging.getLogger(__name__)
+
+#: A step without a trained token is not taken: its gradient is 0, and yet an optimizer would move
+#: the weights by what it remembers of the steps before.
+_NOT_TAKEN = StepResult(skipped=True, grad_norm=0.0, lr=0.0, metrics={})
 
 FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Trajectory | None]]
 
@@ -99,11 +106,22 @@ def train_lease(
     scale = _complete([row for rows in by_step for row in rows], algorithm, backend, hooks)
     for rows in by_step:
         check_columns(rows, rules)
+    num_trained = backend.all_reduce_sum([_num_trained(rows) for rows in by_step])
     save_train_data(algorithm.cfg, header.number, by_step, backend)
     results: dict[str, list[StepResult]] = {name: [] for name in _trained(algorithm, header.number)}
     with profiler.part("train_actor", header.number):
         for index, step in enumerate(steps):
             hooks.step = index
+            if not num_trained[index]:
+                _LOG.warning(
+                    "iteration %d: step %d of %d is not taken, because it has no token to train",
+                    header.number,
+                    index + 1,
+                    len(steps),
+                )
+                for done in results.values():
+                    done.append(_NOT_TAKEN)
+                continue
             batches = [micro_batch(rows) for rows in step]
             for model, done in results.items():
                 loss_fn, rate = _loss(algorithm, model, index), scale if model == "policy" else 1.0
@@ -128,6 +146,11 @@ def _complete(
     scale = algorithm.lr_scale(rows, backend.all_reduce_sum)
     check_masks(rows, masks, algorithm)
     return scale
+
+
+def _num_trained(rows: Sequence[Row]) -> float:
+    """Labels of this replica that are trained."""
+    return float(sum(int(row.columns["mask"].sum()) for row in rows))
 
 
 def _trained(algorithm: Algorithm, iteration: int) -> tuple[str, ...]:

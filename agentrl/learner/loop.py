@@ -14,6 +14,7 @@ from pathlib import Path
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.overlong import overlong_metrics
 from agentrl.clock import Clock
+from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.eval_weights import EVALUATED, EvalWeightsDue, folder_of
 from agentrl.learner.agreement import by_source
@@ -27,7 +28,7 @@ from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.profiling import Profiler
-from agentrl.learner.publish import publish_weights, settle, told_of_engines
+from agentrl.learner.publish import PATIENCE_S, publish_weights, settle, told_of_engines
 from agentrl.learner.question import AskLease, AskPush
 from agentrl.learner.recipe import recipe_of
 from agentrl.learner.rollout_log import RolloutLog
@@ -59,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LearnerOutcome:
-    """How a run of the learner ended. `num_skipped`: iterations in which no step was finite."""
+    """How a run of the learner ended. `num_skipped`: iterations that changed no weights."""
 
     num_iterations: int
     num_skipped: int
@@ -127,6 +128,8 @@ class _Learner:
         self._checkpoints = Checkpoints(self._algorithm, self._backend)
         self._asked_at: float | None = None
         self._held_s = 0.0
+        deadline_s = 60 * MegatronSettings.from_config(self._cfg).distributed_timeout_minutes
+        self._patience_s = min(PATIENCE_S, deadline_s / 4)
 
     def run(self) -> LearnerOutcome:
         hf_directory(self._cfg, 0)  # a run that cannot say where does not begin
@@ -228,7 +231,8 @@ class _Learner:
         self._num_skipped += result.skipped
         if result.skipped:
             logger.warning(
-                "iteration %d skipped: none of its %d steps was finite",
+                "iteration %d changed no weights: each of its %d steps had no token to train, or a "
+                "loss or gradient that was not finite",
                 header.number,
                 sum(map(len, result.steps.values())),
             )
@@ -270,7 +274,9 @@ class _Learner:
 
     def _push(self, version: int) -> dict[str, float]:
         verify = self._cfg.check_weight_update_equal
-        costs = publish_weights(self._backend, self._sink, version, verify=verify)
+        costs = publish_weights(
+            self._backend, self._sink, version, verify=verify, patience_s=self._patience_s
+        )
         held_s, self._held_s = self._held_s, 0.0
         return costs | {"perf/eval_hold_s": held_s}
 

@@ -15,7 +15,9 @@ depend on timing.
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
+import torch
 from torch import Tensor
 
 from agentrl.algorithms.ratios import effective_sample_share
@@ -35,9 +37,10 @@ _WIDTHS = {"sum": 1, "mean": 2, "max": 1, "ess": 3}
 
 
 def measured(report: Mapping[str, Tensor]) -> Measures:
-    """The numbers of one report. Raises DataError where a metric wants others than were given."""
-    measures = {name: tuple(tensor.flatten().tolist()) for name, tensor in report.items()}
-    for name, measure in measures.items():
+    """The numbers of one report, without largest ones of nothing (-inf). Raises DataError where a
+    metric wants others than were given."""
+    measures = _read(report)
+    for name, measure in list(measures.items()):
         known, metric = REGISTRY.find(f"train/{name}"), _declared(name)
         if known is not None and metric is None:
             raise DataError(
@@ -49,7 +52,22 @@ def measured(report: Mapping[str, Tensor]) -> Measures:
                 f"the loss reports {len(measure)} numbers for train/{name}, whose reduction "
                 f"{metric.reduce} is of {_WIDTHS[str(metric.reduce)]}"
             )
+        if metric is not None and metric.reduce == "max" and measure == (-math.inf,):
+            del measures[name]
     return measures
+
+
+def _read(report: Mapping[str, Tensor]) -> Measures:
+    """A report on the host. Tensors of one kind are copied at once: a copy waits for its device."""
+    flat = {name: tensor.detach().flatten() for name, tensor in report.items()}
+    alike: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, tensor in flat.items():
+        alike.setdefault((tensor.device, tensor.dtype), []).append(name)
+    found: dict[str, Measure] = {}
+    for names in alike.values():
+        numbers = iter(torch.cat([flat[name] for name in names]).tolist())
+        found |= {name: tuple(islice(numbers, len(flat[name]))) for name in names}
+    return {name: found[name] for name in report}
 
 
 def joined(parts: Iterable[Mapping[str, Measure]]) -> Measures:

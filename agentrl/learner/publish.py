@@ -1,32 +1,30 @@
 """One weight push, and the wait until the buffer has committed what it was told.
 
 Every rank walks all tensors, because gathering them is collective; only the source speaks to the
-buffer and hands tensors to the engines. It tells the others before each walk that there is one, so
-that it may begin again where an engine was lost in a push: no tensor is copied to the host for
-that. Sans-state: the caller keeps the lineage.
+buffer and hands tensors to the engines. It tells the others before each walk that there is one
+(`walks`), so that it may begin again where an engine was lost in a push: no tensor is copied to the
+host for that. Sans-state: the caller keeps the lineage.
 """
 
-from collections import deque
-from collections.abc import Iterator
 from typing import TypeVar
-
-from torch import Tensor
 
 from agentrl.errors import ConfigError
 from agentrl.learner.agreement import by_source
 from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.backend import TrainBackend
-from agentrl.types import WeightSink
+from agentrl.learner.walks import Walks, follow
+from agentrl.types import PushReport, WeightSink
 from agentrl.wire.messages import Republish, Welcome
 
-__all__ = ["FLUSH_TIMEOUT_S", "publish_weights", "settle", "told_of_engines"]
+__all__ = ["FLUSH_TIMEOUT_S", "PATIENCE_S", "publish_weights", "settle", "told_of_engines"]
 
 Heard = TypeVar("Heard")
 
 #: Deadline for the buffer to commit what it was told. It takes milliseconds, or as long as a buffer
 #: that died needs to come back.
 FLUSH_TIMEOUT_S = 60.0
-_AGAIN, _DONE = b"again", b""
+#: Seconds that ranks wait in the midst of their tensors for a push that takes none.
+PATIENCE_S = 60.0
 
 
 def told_of_engines(heard: Heard, sink: WeightSink | None) -> Heard:
@@ -37,25 +35,33 @@ def told_of_engines(heard: Heard, sink: WeightSink | None) -> Heard:
 
 
 def publish_weights(
-    backend: TrainBackend, sink: WeightSink | None, version: int, *, verify: bool = False
+    backend: TrainBackend,
+    sink: WeightSink | None,
+    version: int,
+    *,
+    verify: bool = False,
+    patience_s: float = PATIENCE_S,
 ) -> dict[str, float]:
     """Send the current weights to all engines as `version`. Collective; returns the metrics of what
-    it cost, none but on the source.
+    it cost, none but on the source. However long engines take, no collective waits for them longer
+    than `patience_s`.
 
     `verify`: then ask every engine for the checksums of what it holds and compare. Raises PushError
-    from the sink, ConfigError for a source rank without one.
+    from the sink, on every rank; ConfigError for a source rank without one.
     """
     if not backend.is_source:
-        while backend.broadcast_bytes(None):
-            _exhaust(backend.hf_tensors())
+        follow(backend)
         return {}
     if sink is None:
         raise ConfigError("the source rank of the learner needs a weight sink to publish to")
-    walks = _Walks(backend)
-    report = sink.publish(version, walks)
-    if verify:
-        sink.verify(walks)
-    walks.end()
+
+    def push(tensors: Walks[PushReport]) -> PushReport:
+        report = sink.publish(version, tensors)
+        if verify:
+            sink.verify(tensors)
+        return report
+
+    report = Walks(backend, push, patience_s).lead()
     return {
         "perf/push_s": report.total_s,
         "perf/push_pause_s": report.pause_s,
@@ -67,27 +73,3 @@ def settle(backend: TrainBackend, peer: LearnerPeer) -> None:
     """Return when the buffer has committed all that the source told it. Collective; raises on every
     rank what it raises on the source, PeerLostError after FLUSH_TIMEOUT_S."""
     by_source(backend, lambda: peer.flush(FLUSH_TIMEOUT_S), None)
-
-
-class _Walks:
-    """All tensors, gathered anew each time that somebody begins to iterate."""
-
-    def __init__(self, backend: TrainBackend) -> None:
-        self._backend = backend
-        self._walk: Iterator[tuple[str, Tensor]] = iter(())
-
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        _exhaust(self._walk)
-        self._backend.broadcast_bytes(_AGAIN)
-        self._walk = self._backend.hf_tensors()
-        return self._walk
-
-    def end(self) -> None:
-        """No rank walks any more."""
-        _exhaust(self._walk)
-        self._backend.broadcast_bytes(_DONE)
-
-
-def _exhaust(tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Keep this rank in step with the others: nobody may leave a gather half way."""
-    deque(tensors, maxlen=0)

@@ -32,7 +32,18 @@ _SWITCHES = (
     "untie_embeddings_and_output_weights",
     "multi_latent_attention",
     "apply_layernorm_1p",
+    "swiglu",
 )
+
+#: Numbers that change nothing, which Megatron has as None too.
+_NEUTRAL = {
+    "moe_router_num_groups": 1,
+    "moe_router_group_topk": 1,
+    "moe_router_topk_scaling_factor": 1.0,
+}
+
+#: How positions may be rotary in Megatron: of text alone the three are one, but for YaRN.
+_ROTARY = ("rope", "yarn", "mrope")
 
 #: Fields in which two models may differ that have the same weights.
 _BESIDE = ("max_position_embeddings", "num_nextn_predict_layers", "mtp_num_layers")
@@ -194,18 +205,25 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         """Where the `arguments` of the run that wrote a checkpoint, as far as they are known, are
         of another model, with both values of each. The vocabulary may be padded, how long a
         sequence may be is no matter of weights, and Megatron reads nothing that `flags` leaves
-        out."""
+        out. What is None has no effect, as has the neutral number of its kind."""
         read = self.flags()
         told = {name: value for name, value in msgspec.structs.asdict(self).items() if name in read}
         told |= {name: read[name] for name in _SWITCHES}
+        told |= {
+            "quick_geglu": self.activation == "quick_gelu",
+            "squared_relu": False,
+            "normalization": "RMSNorm",
+        }
+        if arguments.get("position_embedding_type", "rope") not in _ROTARY:
+            told["position_embedding_type"] = "rope"
         for name in ("vocab_size", "name", "moe_layer_freq", *_BESIDE):
             told.pop(name, None)
         if not arguments.get("group_query_attention", True):
             told.pop("num_query_groups", None)  # Megatron leaves its default there
         fields = [
-            f"{name} {theirs} instead of {told[name]}"
+            f"{name} {theirs} instead of {_effective(name, told[name]) or told[name]}"
             for name, theirs in arguments.items()
-            if name in told and told[name] is not None and theirs != told[name]
+            if name in told and _effective(name, theirs) != _effective(name, told[name])
         ]
         is_latent = read["multi_latent_attention"]  # whose scaling is among the fields
         return fields if is_latent else [*fields, *written_otherwise(self.rope, arguments)]
@@ -219,3 +237,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             for name, ours in msgspec.structs.asdict(self).items()
             if name not in _BESIDE and ours != (theirs := getattr(other, name, None))
         ]
+
+
+def _effective(name: str, value: Any) -> Any:
+    """What a value of an argument of Megatron's stands for."""
+    return value or _NEUTRAL.get(name)

@@ -14,6 +14,15 @@ FAMILY = Family(
     is_passenger=behind_the_layers,
     mtp=behind_the_decoder(LATENT_PARTS),
     chat_formats=("deepseek-r1", "deepseek-v3", "kimi-k2"),
+    defaults={
+        "num_key_value_heads": 128,
+        "q_lora_rank": 1536,
+        "n_shared_experts": 1,
+        "n_group": 8,
+        "topk_group": 4,
+        "routed_scaling_factor": 2.5,
+        "first_k_dense_replace": 3,
+    },
     tiny={
         **tiny_latent("DeepseekV3ForCausalLM", "deepseek_v3"),
         "n_group": 4,

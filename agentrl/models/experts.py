@@ -70,6 +70,11 @@ class Experts(Architecture, frozen=True, kw_only=True):
                 f"a correction bias beside {self.moe_router_score_function} scores is not "
                 "supported, only beside sigmoid ones"
             )
+        if self.moe_router_score_function == "sigmoid" and self.moe_router_topk == 1:
+            raise ConfigError(
+                "1 expert for each token is not supported beside sigmoid scores: transformers and "
+                "SGLang normalize its score to 1, megatron-core does not"
+            )
         chosen = self.moe_router_group_topk
         if chosen is not None and self.moe_router_topk // chosen != 2:
             raise ConfigError(
@@ -122,6 +127,12 @@ class Experts(Architecture, frozen=True, kw_only=True):
                 self.moe_ffn_hidden_size,
                 "--expert-tensor-parallel-size",
                 settings.ranks_of_an_expert,
+            ),
+            (
+                "columns of the shared expert",
+                self.moe_shared_expert_intermediate_size or 0,
+                "--tensor-model-parallel-size",
+                settings.tensor_model_parallel_size,
             ),
         ):
             if number % size:

@@ -36,6 +36,7 @@ FAMILY = Family(
     read=_read,
     parts=tuple({part.key: part for part in (*PARTS, *_OWN)}.values()),
     chat_formats=("glm4",),
+    defaults={"num_key_value_heads": 2, "head_dim": 128},
     tiny={
         **tiny("Glm4ForCausalLM", "glm4"),
         "attention_bias": True,

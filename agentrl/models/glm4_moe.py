@@ -35,6 +35,7 @@ FAMILY = Family(
     is_passenger=behind_the_layers,
     mtp=behind_the_decoder(_PARTS),
     chat_formats=("glm45", "glm47"),
+    defaults={"num_key_value_heads": 8, "n_shared_experts": 1, "first_k_dense_replace": 1},
     tiny={
         **tiny("Glm4MoeForCausalLM", "glm4_moe"),
         "attention_bias": True,

@@ -13,7 +13,7 @@ __all__ = ["FAMILY"]
 def _read(config: dict[str, Any]) -> Latent:
     kinds = config.get("mlp_layer_types")
     if kinds is None:
-        return read_latent({"first_k_dense_replace": 1, **config})
+        return read_latent(config)
     dense = kinds.count("dense")
     if kinds != ["dense"] * dense + ["sparse"] * (config["num_hidden_layers"] - dense):
         raise ConfigError(
@@ -31,6 +31,13 @@ FAMILY = Family(
     is_passenger=behind_the_layers,
     mtp=behind_the_decoder(LATENT_PARTS),
     chat_formats=("glm47",),
+    defaults={
+        "num_key_value_heads": 20,
+        "q_lora_rank": 768,
+        "n_shared_experts": 1,
+        "routed_scaling_factor": 1.8,
+        "first_k_dense_replace": 1,
+    },
     tiny={
         **tiny_latent("Glm4MoeLiteForCausalLM", "glm4_moe_lite"),
         "qk_nope_head_dim": 24,

@@ -26,6 +26,15 @@ __all__ = ["FAMILY"]
 _WINDOW, _FULL = "sliding_attention", "full_attention"
 #: What megatron-core's quick GELU multiplies the argument of its sigmoid by.
 _ALPHA = 1.702
+#: How its positions are scaled where a config.json does not say.
+_USUAL_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
 
 
 def _interleaved(whole: "Tensor", _: Architecture) -> list[TensorPiece]:
@@ -94,6 +103,8 @@ def _read(config: dict[str, Any]) -> Architecture:
             raise ConfigError(f"{key} {config[key]} is not supported, only {_ALPHA}")
     if not config.get("attention_bias", True):
         raise ConfigError("attention_bias False is not supported, only True")
+    if not (config.get("rope_parameters") or config.get("rope_scaling")):
+        config = config | {"rope_scaling": _USUAL_ROPE}
     decoder = read_decoder(config | {"attention_bias": False}, add_qkv_bias=True)
     window = config["sliding_window"]
     if not window:
@@ -122,6 +133,7 @@ FAMILY = Family(
     architectures=("GptOssForCausalLM",),
     read=_read,
     parts=_parts(),
+    defaults={"num_key_value_heads": 8, "head_dim": 64, "rope_theta": 150_000.0},
     tiny={
         **tiny("GptOssForCausalLM", "gpt_oss"),
         "attention_bias": True,

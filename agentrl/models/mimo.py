@@ -35,6 +35,7 @@ FAMILY = Family(
         final_layernorm="final_layernorm",
         is_hidden_first=True,
     ),
+    defaults={"num_key_value_heads": 32},
     # transformers has no MiMo of its own; without those layers it is Qwen2.
     tiny=tiny("MiMoForCausalLM", "qwen2", head_dim=8),
     engine_fused=FUSED,

@@ -55,7 +55,7 @@ def _read(config: dict[str, Any]) -> Architecture:
         raise ConfigError(f"attn_type_list with {linear} is not supported, only 1")
     part = config["rotary_dim"] / config["head_dim"]
     decoder = read_decoder(
-        {"rope_theta": 5e6, "partial_rotary_factor": part} | config,
+        {"partial_rotary_factor": part} | config,
         qk_layernorm=True,
         rotary_percent=part,
     )
@@ -82,6 +82,7 @@ FAMILY = Family(
     is_passenger=behind_the_layers,
     parts=tuple({part.key: part for part in (*with_experts(PARTS), *_OWN)}.values()),
     chat_formats=("minimax-m2",),
+    defaults={"num_key_value_heads": 8, "rope_theta": 5e6},
     tiny={
         **tiny("MiniMaxM2ForCausalLM", "minimax_m2"),
         "rotary_dim": 8,

@@ -12,8 +12,8 @@ __all__ = ["FAMILY"]
 
 
 def _read(config: dict[str, Any]) -> Architecture:
-    """A window of w tokens counts the token itself; a file that does not say has one of 4096."""
-    window = config.get("sliding_window", 4096)
+    """A window of w tokens counts the token itself."""
+    window = config["sliding_window"]
     return replace(read_decoder(config), window_size=(window - 1, 0) if window else None)
 
 
@@ -23,6 +23,7 @@ FAMILY = Family(
     read=_read,
     parts=PARTS,
     chat_formats=("mistral-v3", "mistral-v7"),
+    defaults={"num_key_value_heads": 8, "sliding_window": 4096},
     tiny={**tiny("MistralForCausalLM", "mistral"), "sliding_window": None},
     engine_fused=FUSED,
     engine_class="sglang.srt.models.mistral:MistralForCausalLM",

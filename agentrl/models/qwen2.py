@@ -13,6 +13,7 @@ FAMILY = Family(
     read=partial(read_decoder, add_qkv_bias=True),
     parts=PARTS,
     chat_formats=("deepseek-r1", "qwen"),
+    defaults={"num_key_value_heads": 32},
     # SGLang knows no other width of its heads on a CPU host: hidden size by heads.
     tiny=tiny("Qwen2ForCausalLM", "qwen2", head_dim=8),
     engine_fused=FUSED,

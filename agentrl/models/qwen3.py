@@ -13,6 +13,7 @@ FAMILY = Family(
     read=partial(read_decoder, qk_layernorm=True),
     parts=PARTS,
     chat_formats=("qwen3", "qwen3-thinking"),
+    defaults={"num_key_value_heads": 32, "head_dim": 128},
     tiny=tiny("Qwen3ForCausalLM", "qwen3"),
     engine_fused=FUSED,
     engine_class="sglang.srt.models.qwen3:Qwen3ForCausalLM",

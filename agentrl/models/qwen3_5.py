@@ -85,6 +85,7 @@ FAMILY = Family(
     read=_read,
     is_passenger=is_predictor,
     parts=tuple({part.key: part for part in (*PARTS, *QWEN35_NET)}.values()),
+    defaults={"num_key_value_heads": 4, "head_dim": 256},
     tiny={**tiny("Qwen3_5ForCausalLM", "qwen3_5_text"), **QWEN35_TINY},
     chat_formats=("qwen3-5",),
     engine_fused=QWEN35_FUSED,

@@ -25,6 +25,7 @@ FAMILY = Family(
     read=_read,
     is_passenger=is_predictor,
     parts=tuple({part.key: part for part in (*with_experts(PARTS), *QWEN35_NET)}.values()),
+    defaults={"num_key_value_heads": 2, "head_dim": 256},
     tiny={
         **tiny("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
         **QWEN35_TINY,

@@ -34,6 +34,7 @@ FAMILY = Family(
     read=_read,
     parts=with_experts(PARTS),
     chat_formats=("qwen3", "qwen3-coder", "qwen3-thinking"),
+    defaults={"num_key_value_heads": 4},
     tiny={
         **tiny("Qwen3MoeForCausalLM", "qwen3_moe"),
         "num_experts": 8,

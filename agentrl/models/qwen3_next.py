@@ -40,6 +40,7 @@ FAMILY = Family(
     is_passenger=is_predictor,
     chat_formats=("qwen", "qwen3-thinking"),
     parts=tuple({part.key: part for part in (*with_experts(PARTS), _IN, *DELTA_NET)}.values()),
+    defaults={"num_key_value_heads": 2, "head_dim": 256},
     tiny={
         **tiny("Qwen3NextForCausalLM", "qwen3_next"),
         **DELTA_NET_TINY,

@@ -66,7 +66,7 @@ def describe_model(config: dict[str, Any], given: str | None, *, source: str) ->
             f"{', '.join(family.architectures)}"
         )
     try:
-        return Model(family, family.read(config))
+        return Model(family, family.read({**family.defaults, **config}))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     except KeyError as error:

@@ -74,12 +74,24 @@ _KINDS: dict[str, type[Rope]] = {
 
 
 def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
-    """Rotary parameters of a config.json in one object, with `rope_type` and `rope_theta`."""
-    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    given = {key: value for key, value in nested.items() if value is not None}
-    kind = given.get("rope_type", given.get("type", "default"))
+    """Rotary parameters of a config.json in one object, with `rope_type` and `rope_theta`. Raises
+    ConfigError where they stand under both keys and differ."""
+    newer, older = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
     theta = config.get("rope_theta")
-    return {"rope_theta": 10000.0 if theta is None else theta} | given | {"rope_type": kind}
+    usual = 10000.0 if theta is None else theta
+    found = _whole(newer or older, usual)
+    if newer and older and found != _whole(older, usual):
+        raise ConfigError(
+            f"rope_scaling {older} beside rope_parameters {newer} is not supported: transformers "
+            "takes the first and nothing of the second; leave out the one that is not meant"
+        )
+    return found
+
+
+def _whole(given: dict[str, Any], theta: float) -> dict[str, Any]:
+    told = {key: value for key, value in given.items() if value is not None}
+    kind = told.get("rope_type", told.pop("type", "default"))
+    return {"rope_theta": theta} | told | {"rope_type": kind}
 
 
 def read_rope(config: dict[str, Any]) -> Rope:

@@ -25,6 +25,9 @@ __all__ = [
 #: Who loads a push, as SGLang calls them: the model that samples. A draft model of its own has
 #: other weights, of other shapes; one that is layers of this model takes what is its own.
 _TARGET, _AND_DRAFT = "target", "all"
+#: What SGLang answers when all its schedulers have said how they are. Of `/model_info` and others
+#: its HTTP server knows the answer by itself, also where a scheduler hangs.
+_OF_SCHEDULER = "/server_info"
 #: Deadline of a look at an engine that nobody counts on.
 _PROBE_TIMEOUT_S = 2.0
 
@@ -103,14 +106,14 @@ class EngineControl(HttpControl):
     async def is_alive(self) -> bool:
         """Whether the engine can be given weights now; one that is slow to say so cannot."""
         try:
-            await self._call("GET", "/model_info", timeout_s=_PROBE_TIMEOUT_S)
+            await self._call("GET", _OF_SCHEDULER, timeout_s=_PROBE_TIMEOUT_S)
         except EngineError:
             return False
         return True
 
     async def require_alive(self) -> None:
         """Raise EngineError unless the engine can be given weights now."""
-        await self._call("GET", "/model_info")
+        await self._call("GET", _OF_SCHEDULER)
 
     async def pause(self, *, in_place: bool = False) -> None:
         """Hold all generation. Running requests go back into the queue and lose their cache; with

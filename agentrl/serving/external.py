@@ -191,7 +191,8 @@ def _about_model(said: EngineInfo, model_dir: Path) -> Iterator[str]:
     place = _their_model(said.server)
     if place is None:
         return
-    own, other = decoder_config(model_dir), decoder_config(place)
+    own = decoder_config(model_dir)
+    other = decoder_config(place, "--rollout-external-engine-addrs: the model")
     for name in _NUMBERS:
         if own.get(name) != other.get(name):
             yield (

@@ -142,8 +142,10 @@ class Members:
         return gone
 
     def _recall(self) -> list[EngineControl]:
-        """Let those that fell out earlier take part again if they answer; returns them."""
-        back = [member for member in self._lost if self.portal.call(member.is_alive)]
+        """Let those that fell out earlier take part again if they answer, with all that weights
+        take: one whose server alone does would hold up every push. Returns them."""
+        asked = {member: self.portal.start_task_soon(member.is_alive) for member in self._lost}
+        back = [member for member, answer in asked.items() if answer.result()]
         for member in back:
             logger.info("%s is back for weight pushes", member.name)
             self._lost.remove(member)

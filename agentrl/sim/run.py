@@ -43,7 +43,13 @@ def build(scenario: Scenario) -> tuple[World, SimProcesses]:
     world = World(
         scenario=scenario,
         timeline=timeline,
-        shell=Shell(scenario.buffer, Durable(scenario.most_charged), network, timeline),
+        shell=Shell(
+            scenario.buffer,
+            Durable(scenario.most_charged),
+            network,
+            timeline,
+            scenario.faults.ack_drop_share,
+        ),
         fleet=fleet,
         truth=Truth(scenario.max_staleness),
         tally=Tally(scenario.max_staleness, meters),

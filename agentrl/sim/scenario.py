@@ -28,8 +28,9 @@ class LearnerCost(msgspec.Struct, frozen=True, kw_only=True):
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds between two faults of a kind, 0 for none, each with a down time of `down_s` in
-    the mean; the mean seconds that a message takes, 0 for none; and the share of episodes whose Env
-    fails, and of groups that the filter drops."""
+    the mean; the mean seconds that a message takes, 0 for none; and the share of Acks that the
+    buffer drops, as it does where a peer's queue is full, of episodes whose Env fails, and of
+    groups that the filter drops."""
 
     worker_s: float = 0.0
     engine_s: float = 0.0
@@ -39,6 +40,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 0.0
     delay_s: float = 0.0
     down_s: float = 10.0
+    ack_drop_share: float = 0.0
     env_error_share: float = 0.0
     filtered_share: float = 0.0
 

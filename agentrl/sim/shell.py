@@ -27,17 +27,23 @@ from agentrl.sim.durable import Durable
 from agentrl.sim.network import Connection, Network
 from agentrl.sim.peer import SimPeer
 from agentrl.sim.timeline import Timeline
-from agentrl.wire.messages import Finished, Heartbeat, Message
+from agentrl.wire.messages import Ack, Finished, Heartbeat, Message
 
 __all__ = ["Shell"]
 
 
 class Shell:
     """`durable` holds the rows, `columns` the places of trajectories; `peers` are the living
-    processes by connection; `core` is None while the buffer is away."""
+    processes by connection; `core` is None while the buffer is away. `ack_drop_share`: see
+    `Faults`."""
 
     def __init__(
-        self, settings: BufferSettings, durable: Durable, network: Network, timeline: Timeline
+        self,
+        settings: BufferSettings,
+        durable: Durable,
+        network: Network,
+        timeline: Timeline,
+        ack_drop_share: float = 0.0,
     ) -> None:
         self.settings = settings
         self.durable = durable
@@ -45,6 +51,7 @@ class Shell:
         self.columns = Columns(settings.segment_bytes)
         self.peers: dict[str, SimPeer] = {}
         self.timeline = timeline
+        self._ack_drop_share = ack_drop_share
         self._connections: dict[str, Connection] = {}
         self._waiting: deque[FromPeer | Tick] = deque()
         self._busy = False
@@ -149,10 +156,14 @@ class Shell:
 
     def _send(self, connection: str, message: Message) -> None:
         peer = self.peers.get(connection)
-        if peer is not None:
+        if peer is not None and not self._drops(message):
             self._connections[connection].down.carry(
                 lambda: peer.arrive(message), counts=not isinstance(message, Heartbeat)
             )
+
+    def _drops(self, message: Message) -> bool:
+        share = self._ack_drop_share if isinstance(message, Ack) else 0.0
+        return share > 0 and self.network.rng.random() < share
 
     def _stored(self, event: FromPeer | Tick) -> FromPeer | Stored | Tick:
         """A report that is wanted has its columns stored first."""

@@ -192,7 +192,7 @@ _DECLARED = (
     Metric(
         "train/num_skipped_steps",
         "steps",
-        "Optimizer steps of all models skipped because loss or gradient was not finite",
+        "Optimizer steps of all models skipped: loss or gradient not finite, or no token to train",
     ),
     Metric("train/num_tokens", "tokens", "Tokens that have an advantage and are not masked"),
     Metric("train/masked_token_share", "share", "Share of sampled tokens left out of the loss"),

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.staleness import FLAGS, POINTS
+from benchmarks.curves import interval
+from benchmarks.staleness import FLAGS, LAG, POINTS
 from benchmarks.staleness_numbers import BASE, NAIVE
 from scripts.default_job.places import ROOT
-from scripts.figures import Line, Panel, draw
+from scripts.figures import Line, draw_beside
 from scripts.pages import rows
 
 __all__ = ["PAGE", "Arm", "Bounded", "arms_of", "markdown", "picture"]
@@ -46,6 +47,7 @@ _POINT = re.compile(rf"{_ARM.pattern}, seed (?P<seed>\d+): after (?P<step>\d+)")
 
 #: Intervals of differences that are wider say little.
 _WIDE = 0.2
+_NEAR = "is within noise"
 
 
 class Bounded(msgspec.Struct, frozen=True):
@@ -101,7 +103,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     missing = "" if is_corrected else "\n\nNo correction has been run on it yet."
     return f"""# {title}
 
-    make bench NAME=staleness
+{_commands(arms)}
 
 |  |  |
 | --- | --- |
@@ -124,6 +126,18 @@ the interval of its difference holds 0 and is at most {_WIDE} wide.
 
 {parts}
 """
+
+
+def _commands(arms: list[Arm]) -> str:
+    """What makes these runs: each lag, and the arms that have the same seeds."""
+    made: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
+    for arm in arms:
+        made[arm.lag or LAG, tuple(sorted(arm.points))].append(arm.name)
+    return "\n".join(
+        f"- `python -m benchmarks.staleness --resume --lag {lag} "
+        f"--seeds {' '.join(map(str, seeds))} --arms {' '.join(names)}`"
+        for (lag, seeds), names in made.items()
+    )
 
 
 def _part(result: Mapping[str, Any], arms: list[Arm], lag: int) -> str:
@@ -184,8 +198,7 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
     if f"m2_age{lag}" in values:
         m2 = _bounded(values, f"m2_age{lag}")
         said.append(f"The mean of (log pi / mu)^2 of its tokens at age {lag} is {m2}.")
-    if line := _order(here):
-        said.append(line)
+    said += _order(here)
     for arm in here:
         gap, until = arm.numbers.get(f"mean below {BASE}"), _trains_until(arm)
         if arm.name == NAIVE or gap is None:
@@ -200,17 +213,23 @@ def _verdicts(values: Mapping[str, float], here: list[Arm], lag: int) -> list[st
     return said
 
 
-def _order(here: list[Arm]) -> str:
-    """The corrections from the best to the worst, where there are several."""
-    below = {
-        arm.name: arm.numbers[f"mean below {BASE}"].mean
+def _order(here: list[Arm]) -> list[str]:
+    """The corrections from the best to the worst, where there are several, and which of them reach
+    the goal."""
+    gaps = {
+        arm.name: arm.numbers[f"mean below {BASE}"]
         for arm in here
-        if arm.name != NAIVE and f"mean below {BASE}" in arm.numbers
+        if arm.name != NAIVE and f"mean below {BASE}" in arm.numbers and _trains_until(arm) is None
     }
-    if len(below) < 2:
-        return ""
-    names = [f"`{name}` {below[name]:.2f}" for name in sorted(below, key=lambda name: below[name])]
-    return f"From the nearest to the farthest below `{BASE}`: {', '.join(names)}."
+    if len(gaps) < 2:
+        return []
+    names = [f"`{name}` {gaps[name].mean:.2f}" for name in sorted(gaps, key=lambda n: gaps[n].mean)]
+    near = [f"`{name}`" for name, gap in gaps.items() if _outcome(gap) == _NEAR]
+    goal = f"within noise of `{BASE}`"
+    return [
+        f"From the nearest to the farthest below `{BASE}`: {', '.join(names)}.",
+        f"Shown to be {goal}: {', '.join(near)}." if near else f"None is shown to be {goal}.",
+    ]
 
 
 def _outcome(gap: Bounded) -> str:
@@ -222,17 +241,21 @@ def _outcome(gap: Bounded) -> str:
         return "is above it"
     if gap.high - gap.low > _WIDE:
         return f"is not told apart by these seeds, and may cost {gap.high:.2f}"
-    return "is within noise"
+    return _NEAR
 
 
 def picture(result: Mapping[str, Any], lag: int) -> str:
-    """The curves of a lag beside those of fresh weights: means over seeds, in bands from the lowest
-    to the highest seed; as SVG."""
-    arms = [arm for arm in arms_of(result) if arm.name == BASE or arm.lag == lag]
-    panel = Panel("Greedy exact match on held-out questions", [_line(arm) for arm in arms], "")
-    note = "means over seeds; bands from the lowest to the highest seed"
+    """The curves of a lag, each beside that of fresh weights: means over seeds, in bands of their
+    95 % intervals; as SVG."""
+    arms = arms_of(result)
+    (base,) = (_line(arm) for arm in arms if arm.name == BASE)
+    label = (
+        f"greedy exact match against iterations that the weights hold; grey: {BASE}\n"
+        "means over seeds; bands: the 95 % interval of the mean"
+    )
     about = f"Scores against iterations of training, with tokens {lag} iterations old"
-    return draw([panel], x_label="iterations that the weights hold", note=note, about=about)
+    lines = [_line(arm) for arm in arms if arm.lag == lag]
+    return draw_beside(base, lines, y=(0, 1), label=label, about=about)
 
 
 def _line(arm: Arm) -> Line:
@@ -240,7 +263,13 @@ def _line(arm: Arm) -> Line:
     for scores in arm.points.values():
         for step, score in scores.items():
             by_step[step].append(score)
-    return Line(arm.name, by_step.items())
+    return Line(arm.name, [(step, _bounds(scores)) for step, scores in by_step.items()])
+
+
+def _bounds(scores: list[float]) -> list[float]:
+    """What a band holds: its ends, whose mean is that of the scores; of one seed, its score."""
+    found = interval(scores)
+    return [found.low, found.high] if found.n > 1 else scores
 
 
 def place_of(lag: int) -> Path:

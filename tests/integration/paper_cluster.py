@@ -32,11 +32,12 @@ from tests.integration.scripted_buffer import ScriptedBuffer
 
 class PaperCluster:
     """Processes end when the test says so, all of them in the first of the slots. In the others
-    nothing happens, and whoever waits for that waits."""
+    nothing happens, and whoever waits for that waits. On the node of `hung` nothing starts."""
 
     def __init__(self, num_slots: int = 1) -> None:
         self._slots = [f"slot-{index}" for index in range(num_slots)]
         self.over = threading.Event()
+        self.hung = ""
         self.incarnations: dict[int, str] = {}
         self.pids: dict[str, int] = {}
         self.killed: list[int] = []
@@ -47,7 +48,12 @@ class PaperCluster:
     def slots(self) -> list[str]:
         return self._slots
 
+    def address_of(self, process: str) -> str:
+        return f"10.0.0.{['learner-0', 'worker-0', 'engine-0'].index(process)}"
+
     def start(self, order: ProcessOrder) -> int:
+        if order.name == self.hung:
+            self.over.wait()
         pid = 100 + len(self.incarnations)
         self.incarnations[pid] = order.env[INCARNATION]
         self.pids[order.name] = pid
@@ -214,6 +220,8 @@ async def playing(
 
                 async def start() -> None:
                     group.start_soon(play.conduct, config, eval_sets or {})
+                    if play.cluster.hung:
+                        return
                     for _ in play.names:
                         await play.cluster.next_start()
                     await buffer.greeted.wait()

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agentrl.cluster.supervision import MAX_RESTARTS
-from agentrl.errors import AgentRLError, HealthError, RestartsSpentError
+from agentrl.errors import AgentRLError, EnvironmentSetupError, HealthError, RestartsSpentError
 from agentrl.types import Task
 from agentrl.wire.messages import Drain, Evaluate, Event, PeerLost
 from tests.integration.paper_cluster import playing
@@ -29,6 +29,22 @@ def test_a_first_push_whose_event_died_with_the_buffer_is_not_waited_for(tmp_pat
             assert play.failure is None
             assert play.summary is not None
             assert play.summary.fates == {"trained": 3}
+
+    anyio.run(main)
+
+
+def test_a_node_that_hangs_at_the_start_ends_the_run_after_its_deadline_by_name(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with playing(tmp_path, start_timeout_s=0.2) as (play, start):
+            play.cluster.hung = "worker-0"
+            with anyio.move_on_after(20):
+                await start()
+                await play.ended.wait()
+            assert isinstance(play.failure, EnvironmentSetupError)
+            said = "worker-0 has not started on 10.0.0.1 within 0.2 s (--start-timeout-s): the node"
+            assert str(play.failure).startswith(said)
 
     anyio.run(main)
 

@@ -20,6 +20,8 @@ from tests.unit.rollout_ground import CHAT, LIMITS, Policy, columns_of, trained
 
 pytestmark = pytest.mark.anyio
 
+SHORT = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
+
 
 async def test_a_function_of_two_turns_is_trained_as_it_was_sampled() -> None:
     policy = Policy(TURNS)
@@ -84,6 +86,19 @@ async def test_what_a_hook_raises_fails_its_episode() -> None:
     config = msgspec.structs.replace(CONFIG, rollout_sample_hook_path=[f"{__name__}:late"])
     report = (await play_function(SEARCH, Policy(TURNS), config=config)).report
     assert (report.outcome, "KeyError: 'late'" in str(report.error)) == (Outcome.ENV_ERROR, True)
+
+
+async def hangs_on(args: Any, sample: Any) -> None:
+    sample.reward = 1.0
+    await anyio.sleep_forever()
+
+
+async def test_a_hook_that_hangs_is_named_and_no_reward_of_0() -> None:
+    config = msgspec.structs.replace(CONFIG, rollout_sample_hook_path=[f"{__name__}:hangs_on"])
+    report = (await play_function(SEARCH, Policy(TURNS), config=config, limits=SHORT)).report
+    assert report.outcome is Outcome.ENV_ERROR
+    said = f"--rollout-sample-hook-path {__name__}:hangs_on did not return within 3 s"
+    assert said in str(report.error)
 
 
 async def test_the_functions_own_log_probabilities_are_read_by_nobody() -> None:
@@ -186,15 +201,26 @@ async def test_a_turn_that_the_engine_cut_is_a_response_limit() -> None:
     assert (report.outcome, report.stop_reason) == (Outcome.DONE, StopReason.RESPONSE_LIMIT)
 
 
-async def test_a_function_that_hangs_is_ended_by_its_time() -> None:
+async def test_a_function_that_hangs_after_its_last_turn_is_an_error_and_no_reward_of_0() -> None:
     async def hangs(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
         await asked(args, sample, sampling_params)
         await anyio.sleep_forever()
 
-    short = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
-    played = await play_function(hangs, Policy([PARIS]), limits=short)
+    report = (await play_function(hangs, Policy([PARIS]), limits=SHORT)).report
+    assert report.outcome is Outcome.ENV_ERROR
+    assert "hangs did not return within 3 s (--episode-timeout-s)" in str(report.error)
+
+
+async def test_a_function_that_still_asks_is_ended_by_its_time() -> None:
+    async def slow(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        while True:
+            await asked(args, sample, sampling_params)
+            await anyio.sleep(0.2)  # a tool
+
+    played = await play_function(slow, Policy(lambda prompt: PARIS), limits=SHORT)
     assert played.report.stop_reason is StopReason.TIME_LIMIT
-    assert [ids for _, ids in trained(played)] == [CHAT.vocab.encode_trusted(PARIS)]
+    one = len(CHAT.vocab.encode_trusted(PARIS))
+    assert played.report.trajectories[0].num_sampled > one
 
 
 async def test_a_budget_that_is_spent_answers_with_no_token() -> None:

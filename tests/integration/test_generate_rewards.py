@@ -50,6 +50,25 @@ async def test_a_reward_that_hangs_within_the_function_is_an_error_too() -> None
     assert played.report.outcome is Outcome.ENV_ERROR
 
 
+async def second_hangs(args: Any, sample: Any, **kwargs: Any) -> float:
+    await (anyio.sleep_forever() if sample.label == "second" else anyio.sleep(0.2))
+    return 1.0
+
+
+async def test_a_reward_that_hangs_beside_one_that_returns_is_an_error_too() -> None:
+    async def generate(args: Any, sample: Any, sampling_params: dict[str, Any]) -> Any:
+        await asked(args, sample, sampling_params)
+        await batched_async_rm(args, [sample, dataclasses.replace(sample, label="second")])
+        return sample
+
+    short = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
+    played = await play_function(
+        generate, Policy([PARIS]), limits=short, reward=f"{__name__}:second_hangs"
+    )
+    assert played.report.outcome is Outcome.ENV_ERROR
+    assert "GenerateEnv.score gave no reward within 3 s" in str(played.report.error)
+
+
 @pytest.mark.parametrize(
     ("fields", "more", "rm_type", "reward"),
     [

@@ -122,6 +122,7 @@ KILLS = [
         *estimators.ESTIMATORS,
         "vcpo",
         "moving reference",
+        "opd",
         "sft",
         "custom",
         "of the user's, with a state",
@@ -174,6 +175,9 @@ def flags_of(algorithm: str, folder: Path) -> dict[str, Any]:
         case "moving reference":
             terms = {"use_kl_loss": True, "kl_loss_coef": 0.05, "ref_update_interval": 2}
             return estimators.flags_of("grpo") | terms | {"num_steps_per_rollout": 2}
+        case "opd":
+            taught = {"use_opd": True, "opd_type": "megatron", "num_steps_per_rollout": 2}
+            return estimators.flags_of("grpo") | taught
         case "sft":
             return {"loss_type": "sft_loss", "prompt_loss_weight": 0.5}
         case "custom":

@@ -45,16 +45,11 @@ async def played(
     **assignment: Any,
 ) -> PlayedEpisode:
     """An episode of a rollout in a run of these flags."""
-    made: type[Rollout] = solve if isinstance(solve, type) else made_of(solve)
-
-    def make() -> Env:
-        env = made()
-        Env.bind(env, EnvContext(run_flags=flags))
-        return env
-
+    make: type[Rollout] = solve if isinstance(solve, type) else made_of(solve)
+    context = EnvContext(run_flags=flags)
     assigned = msgspec.structs.replace(ASSIGNMENT, **assignment)
     async with Endpoint() as endpoint:
-        player = Player(RolloutEpisodes(make, CHAT, limits, endpoint))
+        player = Player(RolloutEpisodes(make, CHAT, limits, endpoint, context))
         return await player.play(assigned, Policy(lambda prompt: "word<|im_end|>"))
 
 

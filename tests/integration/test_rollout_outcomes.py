@@ -218,13 +218,25 @@ async def test_a_lost_service_is_no_truncation_though_a_budget_was_spent() -> No
 async def test_time_that_runs_out_truncates_what_was_sampled() -> None:
     async def solve(task: dict[str, Any], chat: Chat) -> float:
         await chat.complete(HELLO)
-        await anyio.sleep_forever()
+        await chat.complete(HELLO)
         return 1.0
 
-    policy = Policy(["42"])
+    policy = Policy(["42", "never"])
+    policy.held[1] = anyio.Event()
     played = await play(solve, policy, limits=SHORT)
     assert played.report.stop_reason is StopReason.TIME_LIMIT
     check_tokens(played, policy)
+
+
+async def test_an_agent_that_hangs_after_its_last_call_is_an_error_and_no_reward_of_0() -> None:
+    async def solve(task: dict[str, Any], chat: Chat) -> float:
+        await chat.complete(HELLO)
+        await anyio.sleep_forever()
+        return 1.0
+
+    report = (await play(solve, Policy(["42"]), limits=SHORT)).report
+    assert report.outcome is Outcome.ENV_ERROR
+    assert "solve did not return within 3 s (--episode-timeout-s)" in str(report.error)
 
 
 async def test_time_that_runs_out_before_the_first_token_is_no_truncation() -> None:

@@ -76,7 +76,7 @@ def test_a_call_ends_soon_after_the_cable_of_the_engines_host_is_cut(nodes: Node
     seconds, _, said = answer(nodes, late=3000, cut=True).partition(" ")
     assert int(seconds) < 300
     assert said.startswith("engine-0 http://")
-    assert "/model_info failed: " in said
+    assert "/server_info failed: " in said
 
 
 def test_an_engine_that_takes_its_time_on_a_host_that_is_there_is_waited_for(
@@ -98,5 +98,5 @@ def test_a_host_that_takes_no_connection_is_given_up_before_the_deadline_of_the_
             async with engine:
                 await engine.require_alive()
 
-        with pytest.raises(EngineError, match=r"engine-0 .*/model_info failed: Conn.*timeout"):
+        with pytest.raises(EngineError, match=r"engine-0 .*/server_info failed: Conn.*timeout"):
             anyio.run(ask)

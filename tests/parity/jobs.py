@@ -2,10 +2,12 @@
 number of ranks can play it."""
 
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from agentrl.learner.checkpointing import CopiesState
 from agentrl.learner.exchange import SharesRows
 
 VOCAB = 96
+#: Seconds that a pipe has no reader: more than a collective waits there.
+_STALL_S = 20.0
 
 
 def batches(lengths: Sequence[Sequence[int]], seed: int) -> list[MicroBatch]:
@@ -162,7 +166,8 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
     `values` FILE-RANK gets those of the critic, `gradients` FILE-RANK those of a step on `LONG`,
     `renew` MODEL, `save` or `load` DIRECTORY, `copy` and `write` to save there in two steps,
     `replica` who speaks to this rank's replica to FILE-RANK, `export` the weights to FILE-RANK,
-    or `fail` to save where rank 1 cannot write, its error to FILE-RANK."""
+    or to FILE-RANK the error of a save where rank 1 cannot write (`fail`), or only after a
+    collective would have given up (`stall`)."""
     rank = torch.distributed.get_rank()
     copy: Any = None
     for verb, argument in script:
@@ -204,9 +209,14 @@ def follow(backend: TrainBackend, script: Sequence[Sequence[str]]) -> None:
             case "export":
                 weights = {name: tensor.clone() for name, tensor in backend.hf_tensors()}
                 save_file(weights, f"{argument}-{rank}")
-            case "fail":
+            case "fail" | "stall":
                 Path(argument).mkdir(parents=True, exist_ok=True)
-                (Path(argument) / "__1_0.distcp").touch()
+                if verb == "fail":
+                    (Path(argument) / "__1_0.distcp").touch()
+                elif rank == 1:
+                    pipe = Path(argument) / "rng_00001.msgpack"
+                    os.mkfifo(pipe)
+                    Timer(_STALL_S, pipe.read_bytes).start()
                 try:
                     backend.save_state(Path(argument))
                 except InfrastructureError as error:

@@ -10,26 +10,38 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agentrl.algorithms.base import credits_of
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
-from agentrl.types import EpisodeId, GroupRows
+from agentrl.learner.plan import plan_iteration
+from agentrl.types import (
+    EpisodeId,
+    GroupRows,
+    LeaseHeader,
+    PayloadRef,
+    TrajectoryMeta,
+    TrajectoryRow,
+)
 
 SCORES = np.array([0.3, -0.5, 0.1])
 CHANCES = np.exp(SCORES) / np.exp(SCORES).sum()
 REWARDS = (0.0, 1.0, 0.25)
 NUM, NUM_FAILED = 4, 1
+TOKEN = TrajectoryMeta(num_tokens=3, num_sampled=1, num_turns=1, reward=0.0, versions=[(0, 1)])
 Gradient = npt.NDArray[np.float64]
 
 
 def gradient(draws: Sequence[int], done: Sequence[int], cfg: RunConfig) -> Gradient:
-    """Of the mean over the episodes that were done, by the scores."""
+    """What a lease of the episodes that were done, of one token each, teaches the scores."""
     ids = [EpisodeId("g", index) for index in done]
-    group = GroupRows("g", 1, "t", ids, [REWARDS[draws[i]] for i in done], [{} for _ in ids], [])
+    rewards = [REWARDS[draws[i]] for i in done]
+    rows = [TrajectoryRow(each, TOKEN, PayloadRef("s", 0, 0, 100, 0)) for each in ids]
+    group = GroupRows("g", 1, "t", ids, rewards, [{} for _ in ids], rows)
     found = np.zeros(len(SCORES))
-    for index, credit in zip(done, credits_of(load_algorithm(cfg), group), strict=True):
-        found += float(np.mean(credit.numbers)) * (np.eye(len(SCORES))[draws[index]] - CHANCES)
-    return found / len(done)
+    for step in plan_iteration(LeaseHeader(1, [group]), load_algorithm(cfg), 1):
+        for planned in step.shards[0]:
+            score = np.eye(len(SCORES))[draws[planned.row.episode.index]] - CHANCES
+            found += planned.weight * float(np.mean(planned.credit.numbers)) * score
+    return found
 
 
 def expected(num: int, failures: Sequence[Sequence[int]], cfg: RunConfig) -> Gradient:
@@ -53,6 +65,9 @@ def expected(num: int, failures: Sequence[Sequence[int]], cfg: RunConfig) -> Gra
         {"disable_grpo_std_normalization": True},
         {"disable_rewards_normalization": True},
         {"advantage_estimator": "rloo"},
+        {"loss_length": 4},
+        {"calculate_per_token_loss": True},
+        {"reward_level": "turn"},
     ],
     ids=str,
 )

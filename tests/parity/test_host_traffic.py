@@ -4,12 +4,17 @@ and no copy of a weight. Seen on the CPU by what torch is asked for; a GPU would
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from agentrl.algorithms.rows import LossFn
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.mismatch import with_mismatch
+from agentrl.algorithms.rows import LossFn, MicroBatch
+from agentrl.config.run import RunConfig
 from agentrl.serving.buckets import BucketStream
 from benchmarks.host_traffic import HostTraffic
 from benchmarks.push_copies import copies_of_push
@@ -26,7 +31,7 @@ MEGATRON = "agentrl.learner.megatron"
 #: By place, what a step of one micro-batch asks of the host today. It may fall.
 STEP: Counter[tuple[str, str]] = Counter(
     {
-        ("agentrl.learner.measures.measured", "tolist"): 2,
+        ("agentrl.learner.measures._read", "tolist"): 1,
         (f"{MEGATRON}.attention.lengths_of", "tolist"): 1,
         (f"{MEGATRON}.passes.backward_pass", "_local_scalar_dense"): 1,
         (f"{MEGATRON}.passes._in_step", "_local_scalar_dense"): 1,
@@ -38,6 +43,12 @@ STEP: Counter[tuple[str, str]] = Counter(
 )
 #: Torch's AdamW counts the steps of each parameter on the host, unless it is fused.
 COUNTS_ON_THE_HOST = "torch.optim."
+
+
+#: The same of a run's own loss, measured beside its engines, however old its tokens are.
+REAL_STEP = STEP + Counter({("agentrl.algorithms.policy_loss.policy_loss", "nonzero"): 1})
+#: Operations that the measures of engines start for a micro-batch.
+MEASURING = 85
 
 
 def asked_in_step(backend: Any, batch: Any, loss: LossFn) -> tuple[Counter[tuple[str, str]], int]:
@@ -66,6 +77,33 @@ def test_a_step_asks_little_of_the_host_and_a_layer_nothing(
         backend.close()
     assert found["qwen3-3layers"] == found["qwen3"], "a layer asks something of the host"
     assert not found["qwen3"] - STEP, "a step asks more of the host than it did"
+
+
+def real_loss(max_age: int, *, measures: bool = True) -> LossFn:
+    """Of the default estimator; `measures`: as where a run has engines."""
+    algorithm = load_algorithm(RunConfig())
+    loss: LossFn = partial(algorithm.loss, "policy")
+    return with_mismatch(loss, max_age) if measures else loss
+
+
+def with_ages(batch: MicroBatch, max_age: int) -> MicroBatch:
+    """Tokens of all ages, half of them over a cache that older weights filled."""
+    ages_T = torch.arange(len(batch.tokens_T)) % (max_age + 1)
+    sampled_T = torch.ones_like(ages_T, dtype=torch.bool)
+    told = {"sampled": sampled_T, "ages": ages_T, "cached": ages_T // 2}
+    return replace(batch, columns={**batch.columns, **told})
+
+
+@pytest.mark.parametrize("max_age", [0, 8])
+def test_a_runs_own_loss_asks_little_of_the_host_however_old_tokens_are(
+    max_age: int, hf_model: Any, packed: Any, open_backend: Open
+) -> None:
+    batch = with_ages(packed([30, 7], 1), max_age)
+    backend = open_backend(hf_model("qwen3").directory)
+    asked, launches = asked_in_step(backend, batch, real_loss(max_age))
+    _, without = asked_in_step(backend, batch, real_loss(max_age, measures=False))
+    assert not asked - REAL_STEP, "a step asks more of the host than it did"
+    assert launches - without <= MEASURING
 
 
 def test_more_tokens_start_no_more_operations(

@@ -25,7 +25,7 @@ from agentrl.algorithms.ratios import (
 )
 from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
-from agentrl.learner.measures import measured
+from agentrl.learner.measures import Measures, measured
 
 NUM_TOKENS = 60
 
@@ -189,6 +189,21 @@ def test_no_position_but_a_trained_one_gets_a_gradient_or_can_spoil_the_loss() -
     assert torch.equal(dirty_logprobs.grad[untrained], torch.zeros(int(untrained.sum())))
     assert torch.equal(dirty_entropy.grad[untrained], torch.zeros(int(untrained.sum())))
     assert (dirty_logprobs.grad[~untrained] != 0).any()
+
+
+def test_what_was_not_sampled_spoils_no_measure_and_of_nothing_none_is_largest() -> None:
+    measuring_loss = with_mismatch(lambda *_: (torch.zeros(()), {}), 2)
+
+    def found(batch: MicroBatch, logprobs: Tensor) -> Measures:
+        return measured(measuring_loss(batch, Outputs(logprobs, torch.zeros(NUM_TOKENS)))[1])
+
+    batch, logprobs = micro_batch(7), random_logprobs(10)
+    dirty = logprobs.masked_fill(~batch.columns["sampled"], math.nan)
+    assert found(batch, dirty) == found(batch, logprobs)
+    nothing = torch.zeros(NUM_TOKENS, dtype=torch.bool)
+    empty = found(micro_batch(7, sampled=nothing, mask=nothing), dirty)
+    assert {number for measure in empty.values() for number in measure} == {0.0}
+    assert not any(name.endswith("_max") for name in empty)
 
 
 def test_a_micro_batch_without_trained_tokens_still_has_a_graph_and_a_zero_gradient() -> None:

@@ -209,6 +209,23 @@ def test_a_layout_that_experts_cannot_have_is_refused_with_the_numbers(
         )
 
 
+@pytest.mark.parametrize("family", ["glm4-moe", "glm4-moe-lite", "qwen3-next"])
+def test_a_shared_expert_that_tensor_ranks_cannot_divide_is_refused(family: str) -> None:
+    """Tensor-parallel ranks divide it, however they share the other experts out."""
+    tiny = dict(families()[family].tiny)
+    architecture = describe_model(tiny, None, source="config.json").architecture
+    megatron = {
+        "tensor_model_parallel_size": 3,
+        "expert_model_parallel_size": 2,
+        "expert_tensor_parallel_size": 1,
+        "sequence_parallel": True,
+    }
+    settings = MegatronSettings.from_config(RunConfig(actor_num_gpus_per_node=6, megatron=megatron))
+    words = "32 columns of the shared expert cannot be divided by --tensor-model-parallel-size 3"
+    with pytest.raises(ConfigError, match=words):
+        architecture.check(settings)
+
+
 def test_experts_are_shared_out_only_where_there_are_some() -> None:
     dense = describe_model(dict(families()["qwen3"].tiny), None, source="config.json")
     config = RunConfig(actor_num_gpus_per_node=2, megatron={"expert_model_parallel_size": 2})

@@ -1,5 +1,7 @@
 """One of many ranks, alone in this process: what it sends, and that it leaves nothing behind."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -36,6 +38,20 @@ def test_replicas_of_any_number_share_gradients_and_weights() -> None:
     assert [(it.kind, it.ranks) for it in data] == [("reduce_scatter", 64), ("allgather", 64)]
     gradients, weights = (it.num_bytes for it in data)
     assert gradients == 2 * weights  # float32 against bfloat16
+
+
+def test_a_critic_of_the_users_is_rehearsed_as_one_that_ships(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from agentrl.algorithms.ppo import Ppo\n\nclass Mine(Ppo):\n    pass\n"
+    )
+
+    def kept(estimator: str) -> int:
+        config = RunConfig(
+            actor_num_gpus_per_node=4, max_tokens_per_gpu=TOKENS, advantage_estimator=estimator
+        )
+        return rehearse(for_device(config, "cuda"), MODEL, 0, TOKENS).kept
+
+    assert kept(f"{tmp_path}/mine.py") == kept("ppo") > kept("grpo")
 
 
 def test_nothing_is_left_of_the_ranks() -> None:

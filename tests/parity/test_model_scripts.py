@@ -20,7 +20,10 @@ from scripts.model_args import FOLDER, arguments, facts, scripts
 from tests.parity.alone import open_alone
 
 NAMES = sorted(facts())
-DENSE = ("LlamaForCausalLM", "MiMoForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+DENSE = (
+    *("LlamaForCausalLM", "MiMoForCausalLM", "MistralForCausalLM"),
+    *("Qwen2ForCausalLM", "Qwen3ForCausalLM"),
+)
 #: Architectures of which every file is accepted.
 TRAINED = (
     *DENSE,

@@ -64,16 +64,32 @@ def _harsh(seed: int) -> Scenario:
         connection_s=rng.choice([0.0, 3.0]),
         delay_s=rng.choice([0.0, 0.05, 0.2]),
         down_s=rng.choice([0.5, 2.0]),
+        ack_drop_share=rng.choice([0.0, 0.05]),
     )
     return msgspec.structs.replace(scenario, learner=learner, faults=faults)
 
 
+def _cut_off(seed: int) -> Scenario:
+    """The learner cannot reach the buffer for seconds, and is lost meanwhile; it saves often."""
+    scenario = scenario_of(seed)
+    cost = msgspec.structs.replace(scenario.learner, step_gpu_s=2.0, push_s=0.1, save_s=0.1)
+    return msgspec.structs.replace(
+        scenario,
+        learner=cost,
+        faults=Faults(learner_s=10.0, connection_s=1.0, down_s=8.0),
+        num_agent_workers=1,
+        save_interval=1,
+        iterations=12,
+    )
+
+
 def _search() -> str:
     for seed in range(SEEDS):
-        try:
-            simulate(_harsh(seed))
-        except Exception as error:
-            return f"seed {seed}: {error!r}"
+        for scenario in (_harsh(seed), _cut_off(seed)):
+            try:
+                simulate(scenario)
+            except Exception as error:
+                return f"seed {seed}: {error!r}"
     return ""
 
 

@@ -102,10 +102,13 @@ def faults_of(rng: random.Random) -> Faults:
 
 def broken_by(first: int) -> list[str]:
     """What broke in the seeds of a chunk; run in a process of its own. In every third, checkpoints
-    are written beside training."""
+    are written beside training, and in every fifth some Acks are dropped."""
     found = []
     for seed in range(first, min(first + CHUNK, FIRST + SEEDS)):
         scenario = msgspec.structs.replace(scenario_of(seed), writes_behind=seed % 3 == 0)
+        if seed % 5 == 0:
+            faults = msgspec.structs.replace(scenario.faults, ack_drop_share=0.05)
+            scenario = msgspec.structs.replace(scenario, faults=faults)
         try:
             simulate(scenario)
         except Exception as error:

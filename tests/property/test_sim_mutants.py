@@ -96,6 +96,24 @@ MUTANTS = [
 """,
     ),
     Mutant(
+        "a checkpoint is begun before all that it rests on is committed",
+        SCHEDULE,
+        "        yield Settle()\n        yield Save(self._done",
+        "        yield Save(self._done",
+    ),
+    Mutant(
+        "a peer sends nothing again",
+        OUTBOX,
+        "        self._resend_s = resend_s\n",
+        '        self._resend_s = float("inf")\n',
+    ),
+    Mutant(
+        "a peer does not begin anew after a Welcome",
+        "agentrl/wire/conversation.py",
+        "                self.outbox.rewind()\n",
+        "",
+    ),
+    Mutant(
         "an Ack settles what was said later, too",
         OUTBOX,
         "            self._sent.pop(seq, None)\n",

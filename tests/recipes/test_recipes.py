@@ -46,6 +46,38 @@ assert "hermes-stop" in own_fields()["chat_format"].help
             "tests/security/test_tokens_injection.py::test_hostile_text_forges_nothing",
         ),
     ),
+    "column": Recipe(
+        """
+import anyio
+import numpy as np
+from agentrl.actors.episode import EnvEpisodes
+from agentrl.actors.player import Player
+from agentrl.algorithms.decayed import DECAY, PLACES, Placing
+from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.rows import Credit, Row
+from agentrl.config.run import RunConfig
+from agentrl.learner.batch import shift
+from agentrl.learner.rows import decode_trajectory
+from agentrl.types import PayloadRef, TrajectoryRow
+from tests.unit.played_episodes import ASSIGNMENT, CALL, CHAT, LIMITS, Doubler, ScriptedClient
+turns = [CALL, "42<|im_end|>"]
+client = Placing(ScriptedClient(*turns))
+played = anyio.run(Player(EnvEpisodes(Doubler, CHAT, LIMITS)).play, ASSIGNMENT, client)
+(meta,) = played.report.trajectories
+algorithm = load_algorithm(RunConfig(advantage_estimator="decayed", n_samples_per_prompt=2))
+assert meta.columns == algorithm.needs.columns == (PLACES,)
+told = TrajectoryRow(ASSIGNMENT.id, meta, PayloadRef("here", 1, 0, 0, 0))
+read = decode_trajectory(told, played.columns, algorithm.needs.columns)
+sampled_L = shift(read.sampled_L, False)
+columns = {"sampled": sampled_L, "turns": shift(read.turns_L, -1)}
+columns[PLACES.name] = shift(read.optional[PLACES], PLACES.fill)
+found_L = algorithm.token_advantages(Row(told, Credit(2.0), read.tokens_L, columns))
+lengths = [len(CHAT.vocab.encode_trusted(text)) for text in turns]
+expected = np.concatenate([2 * DECAY ** np.arange(length) for length in lengths])
+assert np.allclose(found_L[sampled_L], expected), found_L
+""",
+        ("tests/integration/test_learner_resume.py", "-k", "decayed"),
+    ),
     "estimator": Recipe(
         """
 from agentrl.algorithms.load import load_algorithm
@@ -115,39 +147,81 @@ def test_an_addition_is_one_file(recipe: str, sound: Path, tmp_path: Path) -> No
     run(copy, "-m", "pytest", *QUIETLY, *RECIPES[recipe].tests)
 
 
-FLAG = """
-    warm_restarts: Annotated[Count | None, _flag("restarts of the mask", needs="opsm")] = None
-"""
+#: What each file of a flag says more: the flag, what reads it, and another value of it.
+FLAG = {
+    "agentrl/config/flags/logging.py": (
+        "import ACTS, FREE, POLICY, TRAINS, flag",
+        "import ACTS, FREE, POLICY, TRAINS, Count, flag",
+        """
+    ref_log_interval: Annotated[
+        Count | None,
+        flag(
+            "Log every so many iterations that there is a reference",
+            group="tracking",
+            on_resume=FREE,
+            modes=POLICY,
+            needs="reference",
+            reaches_weights=False,
+        ),
+    ] = None
+""",
+    ),
+    "tests/unit/flag_values.py": (
+        '    "run_id": "mine",',
+        '    "ref_log_interval": "3",\n    "run_id": "mine",',
+        "",
+    ),
+    "agentrl/learner/loop.py": (
+        "        interval = self._cfg.ref_update_interval\n",
+        """        every = self._cfg.ref_log_interval
+        if every is not None and iteration % every == 0:
+            logger.info("iteration %d has a reference", iteration)
+        interval = self._cfg.ref_update_interval
+""",
+        "",
+    ),
+}
+TABLE = "tests/unit/flag_matrix.tsv"
 HAS_FLAG = """
 import pytest
 from agentrl.config.command_line import help_page
 from agentrl.config.resolve import parse
 from agentrl.config.toml import dump_config
 from agentrl.errors import ConfigError
-given = ["--warm-restarts", "3", "--use-opsm"]
+given = ["--ref-log-interval", "3", "--use-kl-loss"]
 config = parse(given, "train_async").config
-assert config.warm_restarts == 3 and "warm_restarts = 3" in dump_config(config)
-assert "--warm-restarts INT" in help_page(["--help"], "train_async")
-for refused in (given[:2], [*given, "--eval-only"], ["--warm-restarts", "0", *given[2:]]):
-    with pytest.raises(ConfigError, match="--warm-restarts"):
+assert config.ref_log_interval == 3 and "ref_log_interval = 3" in dump_config(config)
+assert "--ref-log-interval INT" in help_page(["--help"], "train_async")
+for refused in (given[:2], [*given, "--eval-only"], ["--ref-log-interval", "0", *given[2:]]):
+    with pytest.raises(ConfigError, match="--ref-log-interval"):
         parse(refused, "train_async")
 """
+READS = "tests/unit/test_flag_reads.py"
+IS_READ = f"{READS}::test_what_is_said_to_be_read_reaches_a_process[ref_log_interval-policy]"
 
 
 @pytest.mark.timeout(1800)
-def test_a_flag_is_one_edit_and_has_to_be_read(sound: Path, tmp_path: Path) -> None:
+def test_a_flag_is_one_edit_beside_what_reads_it(sound: Path, tmp_path: Path) -> None:
     copy = tmp_path / "repository"
     git(tmp_path, "clone", "--quiet", "--local", str(sound), str(copy))
-    file = copy / "agentrl" / "config" / "flags" / "optimizer.py"
-    text = file.read_text().replace("import FREE", "import Count, FREE")
-    file.write_text(text.rstrip() + FLAG)
+    for path, (of, by, more) in FLAG.items():
+        if path == "agentrl/learner/loop.py":
+            with pytest.raises(AssertionError, match="ref_log_interval"):  # nothing reads it yet
+                run(copy, "-m", "pytest", *QUIETLY, IS_READ)
+        text = (copy / path).read_text()
+        assert text.count(of) == 1, f"{of!r} in {path}"
+        (copy / path).write_text(text.replace(of, by).rstrip() + "\n" + more)
+    run(copy, "-m", "tests.unit.flag_matrix", "--write")
     commit(copy, "a flag")
     changed = git(copy, "show", "--name-only", "--format=", "HEAD").splitlines()
-    assert changed == ["agentrl/config/flags/optimizer.py"]
+    assert changed == sorted([*FLAG, TABLE])
+    diff = git(copy, "show", "--unified=0", "--format=", "HEAD", "--", TABLE).splitlines()
+    rows = [line for line in diff[4:] if not line.startswith("@@")]
+    assert rows
+    assert all(row.startswith("+--ref-log-interval") for row in rows), rows
     run(copy, "-c", HAS_FLAG)
-    unread = "test_what_is_said_to_be_read_reaches_a_process[warm_restarts-policy]"
-    with pytest.raises(AssertionError, match="warm_restarts"):
-        run(copy, "-m", "pytest", "-q", "-x", f"tests/unit/test_flag_reads.py::{unread}")
+    unread = f"{READS}::test_what_is_said_to_be_unread_reaches_none"
+    run(copy, "-m", "pytest", *QUIETLY, IS_READ, unread)
 
 
 def test_every_folder_is_a_recipe() -> None:

@@ -2,14 +2,16 @@
 Nothing larger than the file is ever asked for."""
 
 import random
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 
-from agentrl.config.torch_dist import Index
+from agentrl.config.torch_dist import Index, Whole
 from agentrl.errors import DataError
 from agentrl.learner.megatron import shards
 from agentrl.learner.megatron.placement import Shard
@@ -110,6 +112,31 @@ def test_a_damaged_file_of_tensors_is_refused_by_name_or_read_unchanged(tmp_path
             for shard, tensor in zip(found, tensors, strict=True):
                 assert torch.equal(shard.tensor, tensor), seed
     assert CASES // 2 < num_refused < CASES
+
+
+def test_boxes_that_overlap_and_leave_a_gap_fill_no_memory(tmp_path: Path) -> None:
+    """They hold as many numbers as the tensor has, and some of its numbers are in none of them."""
+    index, _ = whole(tmp_path)
+    key = KEYS[0]
+    (chunk,) = index[key].chunks
+    found = [Shard(key, (128,), (0,), torch.full((128,), torch.nan), written=True)]
+    index = {key: Whole("float32", (128,), [chunk, chunk])}
+    with pytest.raises(DataError, match=f"{key} has some of the 128 elements at .* twice"):
+        shards.read(tmp_path, index, found)
+
+
+@pytest.mark.parametrize("there", [torch.float64, torch.complex64, torch.int32])
+def test_numbers_of_another_type_than_the_index_says_are_refused(
+    there: torch.dtype, tmp_path: Path
+) -> None:
+    """float64 of 1e60 would be read as inf, and complex numbers without their imaginary part."""
+    key = KEYS[0]
+    held = [Shard(key, (64,), (0,), torch.full((64,), 3, dtype=there), written=True)]
+    (chunk,) = shards.write(tmp_path, 0, held).index[key].chunks
+    name = str(there).removeprefix("torch.")
+    words = f"{tmp_path / FILE}: {key} is in {name} at byte 0, and in float32 as its index says"
+    with pytest.raises(DataError, match=re.escape(words)):
+        shards.read(tmp_path, {key: Whole("float32", (64,), [chunk])}, wanted()[:1])
 
 
 def refused(folder: Path, index: Index, found: list[Shard]) -> DataError | None:

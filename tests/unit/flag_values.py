@@ -49,6 +49,7 @@ VALUES: dict[str, str] = {
     "turn_timeout_s": "7",
     "tool_timeout_s": "5",
     "episode_timeout_s": "700",
+    "reward_timeout_s": "60",
     "dynamic_sampling_filter_path": "mine:keep",
     "over_sampling_batch_size": "48",
     "num_agent_workers": "2",

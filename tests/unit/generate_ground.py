@@ -60,5 +60,6 @@ async def play_function(
     make = env_of(function, config, **reward)
     make().prepare()  # as a worker does
     async with Endpoint() as endpoint:
-        player = Player(RolloutEpisodes(make, chat, limits, endpoint))
+        context = EnvContext(run_flags=config)
+        player = Player(RolloutEpisodes(make, chat, limits, endpoint, context))
         return await player.play(assigned, policy)

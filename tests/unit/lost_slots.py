@@ -47,7 +47,8 @@ def kind_of(name: str) -> str:
 class Nodes(PaperCluster):
     """Slots of which some are `lost` at the first look. `places`: how often Ray is asked for each
     before it has room, which it has when the run knows of all that are lost (`known`); `lacking`:
-    how often a new node is found to lack something."""
+    how often a new node is found to lack something; `refusing`: how often one cannot be written
+    to."""
 
     def __init__(
         self, lost: Sequence[str], places: Mapping[str, int], slots: dict[str, Sequence[str]]
@@ -55,7 +56,7 @@ class Nodes(PaperCluster):
         super().__init__()
         self.lost, self.slots_of = set(lost), slots
         self.asked_for = dict(places)
-        self.lacking = 0
+        self.lacking = self.refusing = 0
         self.known: Callable[[], set[str]] = set
         self.written: list[RunSpec] = []
         self.address = dict.fromkeys(slots, "10.0.0.2")
@@ -89,6 +90,9 @@ class Nodes(PaperCluster):
         assert slot in self.lost
         if not {name for each in self.lost for name in self.slots_of[each]} <= self.known():
             return None
+        if self.refusing > 0:
+            self.refusing -= 1
+            raise EnvironmentSetupError(f"{slot} on 10.0.0.8: PermissionError: /r")
         self.asked_for[slot] = self.asked_for.get(slot, 10**9) - 1
         if self.asked_for[slot] > 0:
             return None

@@ -11,7 +11,7 @@ from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import Message
 from agentrl.tokens.formats.load import load_format
 from agentrl.tokens.vocab import Vocab
@@ -100,7 +100,11 @@ class Doubler(Env):
 
 
 async def play(
-    env: type[Env], client: ScriptedClient, limits: Limits = LIMITS, question: str = "Double 21."
+    env: type[Env],
+    client: ScriptedClient,
+    limits: Limits = LIMITS,
+    question: str = "Double 21.",
+    context: EnvContext = EnvContext(),  # noqa: B008 - frozen
 ) -> PlayedEpisode:
     assignment = msgspec.structs.replace(ASSIGNMENT, task=Task("t", {"question": question}))
-    return await Player(EnvEpisodes(env, CHAT, limits)).play(assignment, client)
+    return await Player(EnvEpisodes(env, CHAT, limits, context)).play(assignment, client)

@@ -59,6 +59,8 @@ class ScriptedEngine:
         self.before_checksum: Callable[[], object] = lambda: None
         self.dead = threading.Event()
         self.hung = threading.Event()
+        #: Its scheduler stands still: only what the HTTP server knows by itself is answered.
+        self.stuck = threading.Event()
         self._num_buckets = 0
         self._groups: dict[str, Any] = {}
         self.selectors: set[str] = set()
@@ -212,6 +214,9 @@ async def _serve(engine: ScriptedEngine) -> tuple[web.AppRunner, EngineAddress]:
         if engine.key and request.headers.get("Authorization") != f"Bearer {engine.key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
         body = json.loads(await request.read() or b"{}")
+        if engine.stuck.is_set() and request.path not in ("/model_info", "/process"):
+            engine.calls.append(request.path)
+            await anyio.sleep_forever()
         if request.path == "/server_info":
             return web.json_response(engine.server)
         if request.path == "/process":

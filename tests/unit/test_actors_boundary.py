@@ -18,7 +18,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode, require_sendable
 from agentrl.bounds import MAX_REWARD
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.errors import EngineError
 from agentrl.tokens.formats.load import load_format
@@ -77,6 +77,7 @@ async def play(
     client: Client | None = None,
     question: str = "?",
     close_timeout_s: float = 10.0,
+    context: EnvContext = EnvContext(),  # noqa: B008 - frozen
 ) -> PlayedEpisode:
     assignment = EpisodeAssignment(
         id=EpisodeId("00000001", 0),
@@ -85,7 +86,7 @@ async def play(
         task=Task("t", {"question": question}),
         sampling=SamplingParams(max_new_tokens=64),
     )
-    player = Player(EnvEpisodes(env, CHAT, LIMITS), close_timeout_s=close_timeout_s)
+    player = Player(EnvEpisodes(env, CHAT, LIMITS, context), close_timeout_s=close_timeout_s)
     return await player.play(assignment, client or Client())
 
 
@@ -239,8 +240,6 @@ async def test_a_scope_that_an_env_leaves_open_and_cancels_ends_nobody_else() ->
 
 async def test_a_cancellation_from_inside_after_a_tool_timed_out_is_an_env_error() -> None:
     class Late(Cancelled):
-        tool_timeout_s = 0.05
-
         @tool
         async def wait(self) -> None:
             """Never answers."""
@@ -249,7 +248,7 @@ async def test_a_cancellation_from_inside_after_a_tool_timed_out_is_an_env_error
         async def step(self, turn: AssistantTurn) -> Step:
             return await (self.run_tools(turn) if turn.tool_calls else super().step(turn))
 
-    played = await play(Late, Client(CALL))
+    played = await play(Late, Client(CALL), context=EnvContext(tool_timeout_s=0.05))
     assert played.report.outcome is Outcome.ENV_ERROR
 
 

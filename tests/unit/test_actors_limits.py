@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from agentrl.actors.limits import Limits
+from agentrl.envs.env import EnvContext
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.tools.tool import tool
 from agentrl.types import Generation, Outcome, StopReason
@@ -19,8 +20,6 @@ SHORT = msgspec.structs.replace(LIMITS, episode_timeout_s=1.0)
 
 async def test_a_hung_tool_is_cut_and_the_episode_goes_on() -> None:
     class Hung(Doubler):
-        tool_timeout_s = 0.05
-
         @tool
         async def double(self, number: int) -> int:
             """Never answers."""
@@ -28,7 +27,7 @@ async def test_a_hung_tool_is_cut_and_the_episode_goes_on() -> None:
             return number
 
     client = ScriptedClient(CALL, "42<|im_end|>")
-    played = await play(Hung, client)
+    played = await play(Hung, client, context=EnvContext(tool_timeout_s=0.05))
     assert played.report.outcome is Outcome.DONE
     assert played.report.metrics["tool_errors"] == 1.0
     assert "timed out" in CHAT.vocab.decode(client.prompts[1])
@@ -62,6 +61,19 @@ async def test_a_reward_that_hangs_is_an_error_and_no_reward_of_0() -> None:
     played = await play(Undecided, ScriptedClient("42<|im_end|>"), limits)
     assert played.report.outcome is Outcome.ENV_ERROR
     said = "Undecided.score gave no reward within 1 s (--episode-timeout-s)"
+    assert said in str(played.report.error)
+
+
+async def test_a_reward_has_a_deadline_of_its_own() -> None:
+    class Undecided(Doubler):
+        async def score(self, text: str) -> float:
+            await anyio.sleep_forever()
+            return 0.0
+
+    context = EnvContext(reward_timeout_s=0.05)
+    played = await play(Undecided, ScriptedClient("42<|im_end|>"), context=context)
+    assert played.report.outcome is Outcome.ENV_ERROR
+    said = "Undecided.score gave no reward within 0.05 s (--reward-timeout-s)"
     assert said in str(played.report.error)
 
 

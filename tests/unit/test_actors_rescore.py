@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.actors.boundary import Boundary
 from agentrl.actors.rescore import NUM_CHECKS, RewardAudit
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import Message
 from agentrl.errors import EngineError, EnvError
 from agentrl.types import EpisodeAssignment, EpisodeId, SamplingParams, Task
@@ -56,7 +56,7 @@ def taker() -> type[Taker]:
 
 
 def audit_of(env: type[Env], timeout_s: float = 30.0) -> RewardAudit:
-    return RewardAudit(env, timeout_s)
+    return RewardAudit(env, EnvContext(), timeout_s)
 
 
 async def check(audit: RewardAudit, reward: float, text: str = "42") -> None:

@@ -12,7 +12,7 @@ from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
 from agentrl.envs.check.signatures import check_class
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import Message
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
@@ -86,7 +86,7 @@ async def test_the_rewards_of_a_group_take_the_place_of_each_episodes_own() -> N
         (SystemExit(3), "score_group failed: SystemExit"),
         (InfrastructureError("the judge is away"), "score_group failed 3 times"),
         ("cancel", "score_group cancelled the task"),
-        ("hang", "score_group gave no reward within 0.05 s"),
+        ("hang", "score_group gave no reward within 0.05 s (--episode-timeout-s)"),
     ],
 )
 async def test_a_bad_answer_is_the_envs_error(answer: Any, said: str) -> None:
@@ -95,6 +95,16 @@ async def test_a_bad_answer_is_the_envs_error(answer: Any, said: str) -> None:
         await scored(order("a", "b"), cls, SHORT, pause_s=0)
     assert said in str(raised.value)
     assert cls.closed > 0
+
+
+async def test_a_group_has_the_time_of_a_reward() -> None:
+    def made() -> Env:
+        env = answering("hang")()
+        Env.bind(env, EnvContext(reward_timeout_s=0.05))
+        return env
+
+    with pytest.raises(EnvError, match=r"no reward within 0\.05 s \(--reward-timeout-s\)"):
+        await scored(order("a", "b"), made, LIMITS, pause_s=0)
 
 
 async def test_a_judge_that_comes_back_and_a_close_that_fails_cost_nothing() -> None:

@@ -89,6 +89,33 @@ def test_every_field_and_every_tensor_of_another_model_is_told(here: Path, refus
     assert "model.layers.0.mlp.down_proj.weight of shape (128, 96), not (128, 384)" in told
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "{dir}/config.json is not a JSON object: "),
+        ('{"text_config": 3}', "{dir}/config.json: text_config must be an object and "),
+        ('{"architectures": ["Qwen3ForCausalLM"]}', "{dir}/config.json lacks "),
+    ],
+)
+@pytest.mark.parametrize(
+    ("flag", "others"),
+    [
+        ("--load", ""),
+        ("--ref-load", "--use-kl-loss"),
+        ("--opd-teacher-load", "--use-opd --opd-type megatron"),
+        ("--critic-load", "--advantage-estimator ppo"),
+    ],
+)
+def test_a_config_json_that_is_none_is_told_with_the_flag_that_names_it(
+    flag: str, others: str, text: str, words: str, here: Path, refused: Say
+) -> None:
+    folder = changed(here / "model")
+    (folder / "config.json").write_text(text)
+    told = refused(flag, str(folder), *others.split())
+    assert f"{flag} {words.format(dir=folder)}" in told
+    assert "--hf-checkpoint" not in told
+
+
 def test_weights_of_another_type_are_refused(here: Path, refused: Say) -> None:
     folder = changed(here / "ref")
     write_model(folder, shapes_of(open_model(folder, None)), "F8_E4M3")

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agentrl.cluster.interfaces import lacking_interfaces
 from agentrl.cluster.joined import check_nodes, lacks_of
+from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.node_facts import NodeFacts, facts_here, facts_of, seen_here
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace
@@ -35,6 +38,7 @@ class Nodes:
         self._differs = differs or {}
         self._short = short or {}
         self.silent = ""
+        self.services: list[str] = []
         self.looked: dict[str, list[str]] = {}
         self.written: dict[str, list[str]] = {}
 
@@ -42,8 +46,11 @@ class Nodes:
         names = ("host", "learner-0", "engine-0")
         return {name: NodePlace(f"10.0.0.{i}", name) for i, name in enumerate(names, 1)}
 
-    def processes(self, slot: str) -> list[str]:
-        return ["buffer", "worker-0"] if slot == "host" else [slot]
+    def kinds(self, slot: str) -> dict[str, ProcessKind]:
+        if slot == "host":
+            own: dict[str, ProcessKind] = {"buffer": "buffer", "worker-0": "worker"}
+            return own | dict.fromkeys(self.services, "service")
+        return {slot: "learner" if slot == "learner-0" else "engine"}
 
     def facts(self, slot: str, paths: list[str], places: list[tuple[str, str]]) -> NodeFacts:
         if slot == self.silent:
@@ -184,9 +191,9 @@ def test_nodes_write_where_their_processes_will(config: RunConfig, tmp_path: Pat
     config = msgspec.structs.replace(config, save_hf=f"{tmp_path}/hf/{{rollout_id}}")
     nodes = Nodes(read_only={"learner-0": "--save-hf"})
     assert "10.0.0.2: --save-hf: cannot be written" in told(nodes, config)
-    written = {name: flags[1:] for name, flags in nodes.written.items()}
+    written = {name: flags[2:] for name, flags in nodes.written.items()}
     assert written == {"host": [], "learner-0": ["--save", "--save-hf"], "engine-0": []}
-    assert {flags[0] for flags in nodes.written.values()} == {"--run-dir"}
+    assert {tuple(flags[:2]) for flags in nodes.written.values()} == {("--run-dir", "TMPDIR")}
     nodes = Nodes(read_only={"learner-0": "--save"})
     assert "10.0.0.2: --save: cannot be written" in told(nodes, config)
     assert not (tmp_path / "hf").exists(), "nothing is left behind"
@@ -221,6 +228,36 @@ def test_every_node_can_write_logs_and_nodes_of_engines_their_copy_of_weights(
     assert "10.0.0.3: --resume: cannot" in told(Nodes(read_only={"engine-0": "--resume"}), going_on)
 
 
+def test_every_node_can_write_to_the_folder_of_temporary_files_that_the_driver_has(
+    config: RunConfig,
+) -> None:
+    """The run's private folder is made there on every node."""
+    nodes = Nodes(read_only={"engine-0": "TMPDIR"})
+    assert "10.0.0.3: TMPDIR: cannot be written" in told(nodes, config)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_the_first_learners_node_has_shared_memory_for_a_push_to_engines_beside_it(
+    config: RunConfig, num_nodes: int
+) -> None:
+    """Rank 0 pushes; a cluster may have one node, and was joined all the same."""
+    save_file({"w": np.zeros((1 << 18,), np.float32)}, f"{config.hf_checkpoint}/model.safetensors")
+    shares: dict[str, Any] = {"colocate": True, "ray_address": "auto"}
+    config = msgspec.structs.replace(config, **shares, update_weight_buffer_size=1 << 20)
+    scarce = {name: {"shared_memory": (1 << 21) - 1} for name in ("host", "learner-0")}
+    nodes = Nodes(differs=scarce)
+    if num_nodes == 1:
+        here = NodePlace("10.0.0.2", "a")
+        nodes.places = lambda: dict.fromkeys(("learner-0", "host"), here)  # type: ignore[method-assign]
+    said = told(nodes, config)
+    assert "10.0.0.2: --colocate: 2.0 MiB are free in /dev/shm, and a push takes up to 2.0" in said
+    assert "10.0.0.1" not in said
+    enough = Nodes(differs={name: {"shared_memory": 1 << 21} for name in scarce})
+    enough.places = nodes.places  # type: ignore[method-assign]
+    check_nodes(cast(Cluster, enough), config)
+    check_nodes(cast(Cluster, nodes), msgspec.structs.replace(config, colocate=False))
+
+
 def weights_in(folder: Path, *names: str) -> None:
     """As `read_places` sees them: an index, and files of one tensor each."""
     folder.mkdir(exist_ok=True)
@@ -242,6 +279,15 @@ def test_a_model_that_was_copied_in_part_is_told_with_sizes(config: RunConfig) -
     assert said.count("10.0.0.3") == 3
     assert said.endswith("(3 files more are not as they are here)")
     assert not any(path.endswith(".safetensors") for path in nodes.looked["host"])
+
+
+def test_a_service_reads_no_weights_whatever_its_name(config: RunConfig, tmp_path: Path) -> None:
+    weights_in(tmp_path / "model", "model-0.safetensors")
+    nodes = Nodes()
+    nodes.services = ["engine-search", "learner-of-words"]
+    check_nodes(cast(Cluster, nodes), config)
+    assert not any(path.endswith(".safetensors") for path in nodes.looked["host"])
+    assert "--save" not in nodes.written["host"]
 
 
 def test_weights_that_the_learner_begins_with_are_on_its_nodes(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agentrl.cluster.host import ProcessOrder
-from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.launch import _stop
 from agentrl.cluster.own_ray import ray_options
 from agentrl.cluster.placement import Cluster
@@ -87,7 +86,10 @@ def test_a_ray_that_does_not_start_is_no_traceback(
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
-SLOTS = [Slot("host", 0, ("buffer",)), Slot("learner-0", 1, ("learner-0",), bundle=0, node=None)]
+SLOTS = [
+    Slot("host", 0, {"buffer": "buffer"}),
+    Slot("learner-0", 1, {"learner-0": "learner"}, bundle=0, node=None),
+]
 
 
 def place(monkeypatch: pytest.MonkeyPatch, ray: FullRay, check: Any = lambda: None) -> Cluster:
@@ -206,9 +208,9 @@ def test_engines_are_stopped_last_although_each_has_a_slot_of_its_own(
     ray = StoppingRay(slots)
     cluster = cluster_on(ray, monkeypatch)
     cluster.place(slots, "GPU", lambda: None, 60.0)
-    kinds: dict[str, ProcessKind] = {"engine": "engine", "learner": "learner"}
-    names = [name for slot in slots for name in slot.processes]
-    _stop(cluster, [ProcessOrder(n, (), kinds.get(n[:-2], "service")) for n in names])
+    kinds = {name: kind for slot in slots for name, kind in slot.processes.items()}
+    assert [cluster.kinds(slot.name) for slot in slots] == [slot.processes for slot in slots]
+    _stop(cluster, [ProcessOrder(name, (), kind) for name, kind in kinds.items()])
     engines = {"engine-0", "engine-1"}
     others = {name for slot in slots for name in slot.processes} - engines - {"learner-0"}
     assert ray.stages == [{"learner-0"}, others, engines]
@@ -220,9 +222,15 @@ def test_engines_share_the_devices_of_the_learner() -> None:
     )
     batched = [(f"learner-{2 * i}", f"learner-{2 * i + 1}") for i in range(4)]
     host, *shared = plan_slots(config, Supply("GPU", (8,)), {"search": 0})
-    assert host == Slot("host", 0, ("buffer", "router", "worker-0", "search"))
+    assert [*host.processes] == ["buffer", "router", "worker-0", "search"]
     assert shared == [
-        Slot(f"engine-{i}", 2, (f"engine-{i}", *ranks), bundle=0, node=None)
+        Slot(
+            f"engine-{i}",
+            2,
+            {f"engine-{i}": "engine", **dict.fromkeys(ranks, "learner")},
+            bundle=0,
+            node=None,
+        )
         for i, ranks in enumerate(batched)
     ]
 
@@ -308,7 +316,7 @@ def test_a_lost_slot_takes_the_place_that_ray_gives_its_bundle(
     ray = RoomyRay(fails=1)
     monkeypatch.setitem(sys.modules, "ray", ray)
     cluster = Cluster("10.0.0.1:6379", Path("/r"))
-    taken = Slot("engine-1", 2, ("engine-1",), bundle=3, node=None)
+    taken = Slot("engine-1", 2, {"engine-1": "engine"}, bundle=3, node=None)
     cluster._taken["engine-0"] = taken
     cluster._files["/spec"] = b"said"
     asked: list[tuple[Slot, str | None]] = []
@@ -335,7 +343,7 @@ def test_workers_are_placed_again_where_the_fewest_of_them_are(
     at = {"host": "n0", "workers-1": "n1", "workers-2": "n2", "engine-0": "n3"}
     for number, (slot, node) in enumerate(at.items()):
         bundle = 0 if slot == "engine-0" else None
-        cluster._taken[slot] = Slot(slot, 0, (), bundle=bundle, node=number)
+        cluster._taken[slot] = Slot(slot, 0, {}, bundle=bundle, node=number)
         cluster._places[slot] = NodePlace(f"10.0.0.{number}", node)
     for alive, chosen in (("n0 n2", "n0"), ("n0 n2 n3", "n3"), ("n0 n1 n2", "n1")):
         there = [NodePlace("", node) for node in alive.split()]

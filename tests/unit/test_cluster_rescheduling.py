@@ -74,6 +74,22 @@ def test_a_node_that_lacks_something_is_told_of_once_and_waited_for() -> None:
     assert world.started == ["worker-1"]
 
 
+def test_a_node_that_cannot_be_written_to_is_told_of_once_and_another_is_taken() -> None:
+    world = World("workers-1", places={"workers-1": 3})
+    world.cluster.refusing = 2
+    world.run(lambda w: len(w.said) == 3)
+    assert world.said[1] == "workers-1 waits: workers-1 on 10.0.0.8: PermissionError: /r"
+    assert world.started == ["worker-1"]
+
+
+def test_what_the_only_node_with_room_said_is_in_the_end_of_the_run() -> None:
+    slots = {name: held for name, held in SLOTS.items() if name != "workers-1"}
+    world = World("learner-0", places={"learner-0": 1}, slots=slots, node_wait_s=0.2)
+    world.cluster.refusing = 10**9
+    said = ended(world)
+    assert said.endswith("within 0.2 s (--node-wait-s): learner-0 on 10.0.0.8: PermissionError: /r")
+
+
 def test_a_slot_that_is_lost_again_is_placed_again() -> None:
     world = World("engine-1", places={"engine-1": 1})
 

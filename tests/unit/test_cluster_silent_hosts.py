@@ -16,19 +16,24 @@ from agentrl.cluster.host import ProcessHost, ProcessOrder
 from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.slots import NodePlace, Slot
+from agentrl.errors import EnvironmentSetupError
 
 SILENCES = ["GetTimeoutError", "ActorUnavailableError"]
 
 
 class Actor:
-    """A host behind Ray: `method.remote` is carried out at once."""
+    """A host behind Ray: `method.remote` is carried out at once; what it may not do is its
+    answer."""
 
     def __init__(self, host: Any) -> None:
         self._host = host
 
     def __getattr__(self, name: str) -> Any:
         def remote(*args: Any) -> Any:
-            return getattr(self._host, name)(*args)
+            try:
+                return getattr(self._host, name)(*args)
+            except PermissionError as error:
+                return error
 
         return SimpleNamespace(remote=remote)
 
@@ -50,12 +55,19 @@ class LossyRay:
         class GetTimeoutError(RayError):
             pass
 
+        class RayTaskError(RayError):
+            def __init__(self, cause: Exception) -> None:
+                super().__init__(f"a page of Ray's own\n{cause!r}")
+                self.cause = cause
+
     def __init__(self, *lost: str) -> None:
         self.lost = list(lost)
 
     def get(self, answer: Any, timeout: float | None = None) -> Any:
         if self.lost and (error := self.lost.pop(0)):
             raise getattr(self.exceptions, error)
+        if isinstance(answer, PermissionError):
+            raise self.exceptions.RayTaskError(answer)
         return answer
 
     def wait(self, asked: list[object], timeout: float) -> tuple[list[object], list[object]]:
@@ -74,7 +86,7 @@ def clustered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
             name = f"worker-{number}"
             cluster._hosts[name], cluster._slot_of[name] = Actor(host), name
             cluster._places[name] = NodePlace(f"10.0.0.{number}")
-            cluster._taken[name] = Slot(name, 1, (name,), bundle=0, node=None)
+            cluster._taken[name] = Slot(name, 1, {name: "engine"}, bundle=0, node=None)
         return cluster
 
     return made
@@ -183,3 +195,35 @@ def test_a_node_that_hangs_is_written_to_later_and_the_others_now(
     cluster = clustered(LossyRay("GetTimeoutError"), Hung(), ProcessHost())
     cluster.write_file(str(tmp_path / "spec"), b"said")
     assert (tmp_path / "spec").read_bytes() == b"said"
+
+
+class ReadOnly:
+    """A node on which `write_file` makes no folder."""
+
+    def place(self) -> NodePlace:
+        return NodePlace("10.0.0.7", "n7")
+
+    def write_file(self, path: str, data: bytes) -> None:
+        raise PermissionError(13, "Permission denied", str(Path(path).parent))
+
+
+def test_a_node_that_cannot_be_written_to_is_told_by_name_and_with_what_it_said(
+    clustered: Callable[..., Cluster],
+) -> None:
+    cluster = clustered(LossyRay(), ProcessHost(), ReadOnly())
+    with pytest.raises(EnvironmentSetupError) as error:
+        cluster.write_file("/r/agentrl-1/spec", b"said")
+    said = "worker-1 on 10.0.0.1: PermissionError: [Errno 13] Permission denied: '/r/agentrl-1'"
+    assert str(error.value) == said
+
+
+def test_a_new_node_that_cannot_be_written_to_is_told_by_name_and_another_is_asked_for(
+    clustered: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = clustered(LossyRay(), ProcessHost())
+    cluster.write_file(str(tmp_path / "spec"), b"said")
+    hosts = iter([Actor(ReadOnly()), Actor(ProcessHost())])
+    monkeypatch.setattr(cluster, "_host_for", lambda *_: next(hosts))
+    with pytest.raises(EnvironmentSetupError, match=r"^worker-0 on 10\.0\.0\.7: PermissionError: "):
+        cluster.place_again("worker-0", 1.0)
+    assert cluster.place_again("worker-0", 1.0) is not None

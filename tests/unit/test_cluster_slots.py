@@ -101,8 +101,8 @@ def test_parts_of_colocated_engines_have_the_ranks_of_their_node() -> None:
     assert devices_of(slots) == {"engine-0": (8, 0), "engine-0.1": (8, 1)}
     ranks = [f"learner-{rank}" for rank in range(16)]
     first, second = (slot.processes for slot in slots if slot.size)
-    assert first == ("engine-0", *ranks[:8])
-    assert second == ("engine-0.1", *ranks[8:])
+    assert [*first] == ["engine-0", *ranks[:8]]
+    assert [*second] == ["engine-0.1", *ranks[8:]]
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,16 @@ def test_agent_workers_are_spread_over_the_nodes() -> None:
     config = RunConfig(num_agent_workers=5)
     slots = {slot.name: slot for slot in plan_slots(config, NODES, {})}
     assert {"worker-0", "worker-3"} <= {*slots["host"].processes}
-    assert (slots["workers-1"].node, slots["workers-1"].processes) == (1, ("worker-1", "worker-4"))
-    assert (slots["workers-2"].node, slots["workers-2"].processes) == (2, ("worker-2",))
+    others = [slots["workers-1"], slots["workers-2"]]
+    assert [slot.node for slot in others] == [1, 2]
+    assert [[*slot.processes] for slot in others] == [["worker-1", "worker-4"], ["worker-2"]]
 
 
 def test_a_service_that_asks_for_gpus_has_a_bundle_of_its_own() -> None:
     config = RunConfig(actor_num_gpus_per_node=4, colocate=True)
     slots = plan_slots(config, gpus(4, 2), {"search": 0, "judge": 2})
     assert devices_of(slots)["judge"] == (2, 1)
-    assert slots[-1].processes == ("judge",)
+    assert slots[-1].processes == {"judge": "service"}
     assert "search" in slots[0].processes
     assert bundle_sizes(slots) == [4, 2]
     said = r"6 GPUs are needed .*1 engines x 1 \+ 2 of the service judge\) and the cluster has 5"
@@ -173,6 +174,24 @@ def test_engines_of_evaluations_have_bundles_of_their_own() -> None:
     assert {"eval-engine-0", "eval-engine-1"} <= {*slot.processes}
     with pytest.raises(EnvironmentSetupError, match=r"7 GPUs are needed.* \+ 4 of evaluations"):
         plan_slots(config, gpus(6), {})
+
+
+def test_slots_say_the_kinds_of_their_processes_whatever_those_are_called() -> None:
+    flags: dict[str, Any] = {"eval_interval": 5, "eval_mode": "apart"}
+    config = RunConfig(actor_num_gpus_per_node=1, rollout_num_gpus=1, **flags)
+    kinds = {
+        "engine-0": "engine",
+        "eval-engine-0": "eval-engine",
+        "learner-0": "learner",
+        "buffer": "buffer",
+        "router": "router",
+        "learner-of-words": "service",
+        "engine-search": "service",
+    } | dict.fromkeys(config.worker_names, "worker")
+    for supply in (Supply(), gpus(8)):
+        slots = plan_slots(config, supply, {"learner-of-words": 2, "engine-search": 0})
+        told = {name: kind for slot in slots for name, kind in slot.processes.items()}
+        assert told == kinds
 
 
 def test_a_service_cannot_ask_for_less_than_no_gpu() -> None:

@@ -1,16 +1,20 @@
 """The flags of a critic: what contradicts them is told before anything starts."""
 
+import ast
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.cli.train import main
 from agentrl.config.presets import DEFAULT
 from agentrl.config.resolve import parse
+from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate
 from agentrl.errors import ConfigError
+from agentrl.shipped import ALGORITHMS
 from tests.unit.default_lines import MODEL, refused, resolved
 
 PPO = ("--advantage-estimator", "ppo")
@@ -86,3 +90,44 @@ def test_a_critic_of_another_architecture_is_told_by_a_dry_run(
     assert main(["--preset", DEFAULT, *PPO, *load], "train_async") == 2
     told = capsys.readouterr().err
     assert f"--critic-load {here}/critic is another model than --hf-checkpoint" in told
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.places)
+def test_that_an_estimator_has_a_critic_is_said_in_its_file_alone(name: str) -> None:
+    config = RunConfig(advantage_estimator=name)
+    assert config.has_critic == ("critic" in load_algorithm(config).needs.models)
+
+
+def test_no_module_knows_an_estimator_by_its_name() -> None:
+    names = [repr(name) for name in ALGORITHMS.places]
+    for path in (Path(__file__).parents[2] / "agentrl").rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_bytes()))
+        compared = [ast.unparse(node) for node in nodes if isinstance(node, ast.Compare)]
+        assert not [each for each in compared if any(name in each for name in names)], path
+
+
+#: A critic of the user's: the flags do not know that it is one.
+MINE = """\
+from agentrl.algorithms.ppo import Ppo
+
+class Mine(Ppo):
+    pass
+"""
+
+
+def test_a_critic_of_the_users_counts_where_memory_and_checkpoints_are_told(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text(MINE)
+
+    def told(estimator: str) -> list[str]:
+        flags = ("--save", "x", "--num-rollout", "4", "--advantage-estimator", estimator)
+        argv = ["--preset", DEFAULT, "--device", "cpu", *flags, "--dry-run"]
+        assert main(argv, "train_async") == 0, capsys.readouterr().err
+        lines = " ".join(capsys.readouterr().out.split("memory and disk:")).splitlines()
+        words = ("of weights, gradients and optimizer", "checkpoints of about")
+        return [line for line in lines if any(each in line for each in words)]
+
+    alone, critic, mine = told("grpo"), told("ppo"), told("mine.py")
+    assert len(alone) == len(critic) == 2
+    assert mine == critic != alone

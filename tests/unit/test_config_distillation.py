@@ -30,7 +30,7 @@ def test_a_served_teacher_has_an_address_and_tells_at_temperature_1() -> None:
     assert "at temperature 1" in told
     config = resolved(*SERVED, "--rm-url", URL).config
     assert config.has_served_teacher
-    assert config.num_frozen_models == 0
+    assert config.models_beside == frozenset()
 
 
 def test_a_served_teacher_and_one_of_the_learners_are_told_apart() -> None:
@@ -111,5 +111,6 @@ def test_a_teacher_with_more_words_is_taken_and_one_that_lacks_some_is_not(here:
 def test_a_teacher_takes_memory(here: Path) -> None:
     shutil.copytree(MODEL, here / "teacher")
     teacher = (*TEACHER, "teacher")
-    assert resolved(*teacher).config.num_frozen_models == 1
-    assert resolved(*teacher, "--use-kl-loss").config.num_frozen_models == 2
+    assert resolved(*teacher).config.models_beside == {"teacher"}
+    both = resolved(*teacher, "--use-kl-loss").config
+    assert both.models_beside == {"teacher", "reference"}

@@ -99,6 +99,44 @@ def test_a_reference_that_is_not_there_is_refused_where_something_compares_with_
     assert "leave it out: the reference then is --hf-checkpoint" in told
 
 
+#: An estimator of the user's, which needs a reference or none.
+ESTIMATOR = """\
+import msgspec
+from agentrl.algorithms.base import Algorithm
+
+class Mine(Algorithm):
+    def __init__(self, cfg, args):
+        super().__init__(cfg, args)
+        self.needs = msgspec.structs.replace(self.needs, passes=frozenset({%s}))
+"""
+
+
+@pytest.mark.parametrize("needs", ["'reference'", ""])
+def test_a_reference_that_an_estimator_of_the_users_needs_is_refused_where_it_is_not_there(
+    needs: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text(ESTIMATOR % needs)
+    flags = ("--advantage-estimator", "mine.py", "--ref-load", "typo")
+    code = main(["--preset", DEFAULT, "--device", "cpu", *flags, "--dry-run"], "train_async")
+    told = capsys.readouterr()
+    assert code == (2 if needs else 0), told.err
+    said = told.err if needs else told.out
+    assert f"--ref-load {here}/typo: there is no folder {here}/typo" in said
+    refusal = "leave it out: the reference then is --hf-checkpoint"
+    assert (refusal in told.err) is bool(needs)
+    assert "--load" not in told.err.replace("--ref-load", ""), "nothing else is refused"
+
+
+def test_whether_a_reference_is_needed_is_for_an_estimator_of_the_users_to_say(
+    here: Path,
+) -> None:
+    (here / "mine.py").write_text(ESTIMATOR % "")
+    own = ("--advantage-estimator", "mine.py")
+    begun = resolved(*own, "--ref-load", "typo").config
+    assert (begun.load, begun.ref_load) == (None, f"{here}/typo")
+    assert list(about_weights(begun)) == []
+
+
 @pytest.mark.parametrize("flag", ["--load", "--ref-load"])
 @pytest.mark.parametrize("file", ["latest_checkpointed_iteration.txt", "common.pt", ".metadata"])
 def test_a_checkpoint_of_megatrons_gives_the_first_weights(

@@ -41,11 +41,8 @@ def test_tokens_the_policy_has_left_are_dropped_where_they_may_be_old(flags: lis
         [],
         ["--async-buffer-size", "4"],
         ["--max-staleness", str(AGE - 1), "--async-buffer-size", str(AGE)],
-        [*OLD, "--use-tis"],
-        [*OLD, "--no-use-tis"],
-        [*OLD, "--tis-clip", "5"],
-        [*OLD, "--use-rollout-logprobs"],
         [*OLD, "--preset", "vcpo"],
+        [*OLD, "--tis-level", "sequence"],
         [*OLD, "--loss-type", "sft_loss"],
         [*OLD, "--eval-only"],
     ],
@@ -56,6 +53,23 @@ def test_nothing_is_dropped_where_they_are_young_or_somebody_has_spoken(flags: l
     assert notes == []
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--use-tis"],
+        ["--no-use-tis"],
+        ["--tis-clip", "5"],
+        ["--use-rollout-logprobs"],
+        ["--trust-region", "m2po"],
+    ],
+)
+def test_a_choice_that_held_no_run_up_is_told_what_it_takes_the_place_of(flags: list[str]) -> None:
+    config, (note,) = resolve(*OLD, *flags)
+    name = flags[0].replace("--no-", "--")
+    assert REGION not in config.trust_region
+    assert f"--trust-region {REGION} is not on, because a correction is chosen ({name})" in note
+
+
 def test_what_somebody_says_takes_its_place() -> None:
     config, notes = resolve(*OLD, "--trust-region", "dppo:0.3")
     assert (config.trust_region, notes) == (["dppo:0.3"], [])
@@ -64,8 +78,7 @@ def test_what_somebody_says_takes_its_place() -> None:
 def test_an_arm_of_the_study_has_its_own_correction_alone() -> None:
     for name, arm in staleness.ARMS.items():
         _, *flags = staleness.command(name, 16, 1, Path("/runs/x"))
-        config, notes = resolve(*flags)
-        assert notes == []
+        config, _ = resolve(*flags)
         assert config.trust_region == (
             [arm.flags[1]] if arm.flags[:1] == ("--trust-region",) else []
         )

@@ -108,7 +108,7 @@ def value_of(order: ProcessOrder, flag: str) -> str | None:
 
 def devices_of(config: RunConfig, *of_nodes: int) -> dict[str, tuple[int, tuple[str, ...]]]:
     slots = plan_slots(config, Supply("GPU", of_nodes), {})
-    return {slot.name: (slot.size, slot.processes) for slot in slots if slot.size}
+    return {slot.name: (slot.size, tuple(slot.processes)) for slot in slots if slot.size}
 
 
 # ---- regular engines of several sizes --------------------------------------------------------

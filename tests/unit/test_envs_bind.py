@@ -1,17 +1,19 @@
 """`Env.bind`: what a run gives its Envs, by one road for all who make one."""
 
+import ast
 from pathlib import Path
 from typing import Any
 
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.subject import Subject
-from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.tools.tool import tool
 from agentrl.types import Task
 
 CONTEXT = EnvContext({"shop": "http://127.0.0.1:1"}, 7.0, allow_unsafe_sandbox=True)
-MODEL = Path(__file__).parents[2] / "agentrl/envs/search_r1/model"
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "agentrl/envs/search_r1/model"
 
 
 class Plain(Env):
@@ -56,3 +58,28 @@ def test_a_worker_binds_its_envs_as_the_run_says() -> None:
         7.0,
         True,
     )
+
+
+def test_an_env_is_told_of_its_episode_when_it_is_bound() -> None:
+    assert bound_env(Plain, CONTEXT, is_evaluation=True).is_evaluation
+    env = bound_env(Plain, CONTEXT)
+    assert (env.is_evaluation, given(env)) == (False, (CONTEXT.services, 7.0, True))
+    assert not EnvContext().is_evaluation
+
+
+def test_nothing_but_bind_writes_what_a_context_gives() -> None:
+    """A new attribute of the context reaches every Env, whoever makes it."""
+    written = {}
+    for path in sorted((ROOT / "agentrl").rglob("*.py")):
+        nodes = ast.walk(ast.parse(path.read_bytes()))
+        lines = [
+            ast.unparse(each)
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            for each in node.targets
+        ]
+        written[path.relative_to(ROOT / "agentrl").as_posix()] = lines
+    names = EnvContext.__struct_fields__
+    others = [f"{path}: {line}" for path, lines in written.items() for line in lines]
+    from_outside = tuple(f".{name}" for name in names)
+    assert [each for each in others if each.endswith(from_outside) and ": self." not in each] == []

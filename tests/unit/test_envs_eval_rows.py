@@ -15,6 +15,7 @@ from tests.unit.row_files import write_parquet
 
 GOOD = {"prompt": "One and one?", "label": "2"}
 UNKNOWN = {**GOOD, "metadata": {"rm_type": "nonesuch"}}
+A_DICT = {**GOOD, "metadata": {"rm_type": "dapo"}}
 
 
 def keeps(*instructions: str) -> dict[str, Any]:
@@ -63,6 +64,7 @@ def scored(
         ({"prompt": None, "label": "x"}, "the task has no 'prompt': it is null"),
         ({"prompt": "x", "label": {"gold": "x"}}, "as in --eval-label-key label.gold"),
         (UNKNOWN, "the row's metadata asks for rm_type 'nonesuch'"),
+        (A_DICT, "name one with `rm_type: dapo` and `reward_key: score` of a set of --eval-config"),
         (keeps(), "ifbench wants `instruction_id_list`, a list, in the row's metadata"),
         (keeps("words:start_verb"), "there is no check of the instruction 'words:start_verb'"),
         (keeps("count:numbers"), "the instruction count:numbers wants N in its kwargs"),
@@ -98,6 +100,17 @@ def test_later_rows_that_cannot_be_played_are_told(env: str) -> None:
         "held.jsonl line 2: the task"
     )
     assert "; held.jsonl line 4: the row's metadata asks for rm_type 'nonesuch'" in note
+
+
+def test_a_key_that_the_reward_of_a_row_does_not_give_is_told_with_the_row() -> None:
+    args = {"input_key": "prompt", "rm_type": "dapo", "reward_key": "score"}
+    a_number = {**GOOD, "metadata": {"rm_type": "math"}}
+    assert preflight(scored([A_DICT], env_args=args)) == []
+    (note,) = preflight(scored([GOOD, a_number], env_args=args))
+    assert "held.jsonl line 2: --reward-key score: the reward math is a number" in note
+    with pytest.raises(ConfigError, match=r"--eval-reward-key f1: the reward dapo is a dict of"):
+        preflight(scored([A_DICT], env_args=ARGS | {"eval_reward_key": "f1", "rm_type": "judge",
+                                                    "rm_url": "http://x"}))  # fmt: skip
 
 
 def test_rows_of_which_no_sample_can_be_made_are_told_where_a_function_plays() -> None:

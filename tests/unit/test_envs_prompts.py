@@ -165,6 +165,13 @@ def test_rows_that_their_reward_has_no_rule_for_are_refused(tmp_path: Path) -> N
     preflight(config(tmp_path, rows, env_args=args | {"reward": f"{mine}:reward"}))
 
 
+def test_rows_whose_reward_is_a_dict_are_refused_without_its_key(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"input": "x", "label": "2", "metadata": {"rm_type": "dapo"}}
+    said = refusal(config(tmp_path, [*rows_of(1), row]))
+    assert "train.jsonl line 2: the reward dapo is a dict of ['score', 'acc', 'pred']" in said
+    assert "name one with --rm-type dapo --reward-key score" in said
+
+
 def test_of_many_reasons_some_are_told(tmp_path: Path) -> None:
     odd = [{"label": "x", f"key{number}": "x"} for number in range(8)]
     said = refusal(config(tmp_path, [*rows_of(1), *odd]))

@@ -1,11 +1,16 @@
-"""Rows of evaluations may hold their prompt and label under other keys than those of training."""
+"""Rows of evaluations may hold their prompt and label under other keys than those of training, and
+a set of `--eval-config` may be told what its Env reads, and nothing else."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from agentrl.cli.reward_model import check_reward_model
 from agentrl.cli.train import main
+from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
@@ -93,3 +98,45 @@ def test_keys_of_rows_that_nobody_reads_are_refused(flags: str, said: str) -> No
     with pytest.raises(ConfigError) as caught:
         parse(f"--hf-checkpoint {MODEL} {flags} --eval-input-key question".split(), "train_async")
     assert said in str(caught.value)
+
+
+def sets_of(*entries: dict[str, Any], **defaults: Any) -> tuple[RunConfig, dict[str, EvalSet]]:
+    """A run with sets of a file, and these."""
+    named = [{"name": f"set{n}", "path": "eval.jsonl", **said} for n, said in enumerate(entries)]
+    Path("sets.yaml").write_text(json.dumps({"defaults": defaults, "datasets": named}))
+    config = parse([*words("")[:-3], "--eval-config", "sets.yaml"], "train_async").config
+    return config, eval_sets(config)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"custom_rm_path": "mine.py:worth"}, "custom_rm_path: only --env single-turn, tools and"),
+        ({"rm_url": "http://x"}, "rm_url: only a reward of --env single-turn, tools and generate"),
+        ({"input_key": "q", "label_key": "a"}, "input_key, label_key: only --env single-turn, to"),
+        ({"tool_key": "q"}, "tool_key: only --env single-turn, tools and generate read this"),
+        ({"reward_key": "q"}, "reward_key: only a reward of --rm-type or --custom-rm-path"),
+        ({"path": None, "metadata_key": "m"}, "metadata_key: this is about the rows of"),
+    ],
+)
+def test_a_key_that_the_env_of_a_set_does_not_read_is_refused(
+    said: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sets_of({"env": "guess", **said})
+    assert f"--eval-config sets.yaml: set0: {told}" in str(caught.value)
+
+
+def test_a_default_that_one_set_reads_is_no_matter_of_the_others() -> None:
+    Path("mine.py").write_text("def worth(text, label, task):\n    return 0.25\n")
+    _, sets = sets_of({}, {"env": "guess"}, custom_rm_path="mine.py:worth")
+    assert sets["set0"].config.env_args["reward"] == "mine.py:worth"
+    assert sets["set1"].config.env_args == {}
+
+
+def test_a_set_may_ask_a_reward_model_of_its_own() -> None:
+    url = "http://127.0.0.1:1/score"
+    config, sets = sets_of({"rm_type": "remote_rm", "rm_url": url}, {})
+    assert [one.config.env_args.get("rm_url") for one in sets.values()] == [url, None]
+    with pytest.raises(ConfigError, match=rf"--rm-url {url}: nobody listens"):
+        check_reward_model(config)

@@ -105,6 +105,7 @@ def order(one: EvalSet, run: RunConfig) -> Any:
         ("max_prompt_len", 100, "eval_max_prompt_len"),
         ("stop", ["</a>"], "rollout_stop"),
         ("stop_token_ids", [5], "rollout_stop_token_ids"),
+        ("rm_url", "http://here/score", "rm_url"),
         ("input_key", "label", "eval_input_key"),
         ("label_key", "input", "eval_label_key"),
         ("tool_key", "input", "eval_tool_key"),
@@ -177,6 +178,31 @@ def test_two_sets_of_one_file_are_scored_by_rewards_of_their_own() -> None:
     for name, (task,) in open_eval_sets(run, load_env("single-turn")).items():
         anyio.run(play, name, task)
     assert worth == {"exact": 0.0, "boxed": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "text", "worth"),
+    [
+        ("--rm-type math", {"rm_type": "dapo", "reward_key": "acc"}, "Answer: 4", 1.0),
+        ("--rm-type dapo --reward-key score", {"rm_type": "math"}, r"\boxed{4}", 1.0),
+        ("--rm-type dapo --reward-key score", {"rm_type": "dapo"}, "Answer: 5", -1.0),
+    ],
+)
+def test_a_set_with_a_reward_of_its_own_has_a_key_of_its_own(
+    flags: str, said: dict[str, Any], text: str, worth: float
+) -> None:
+    Path("eval.jsonl").write_text('{"input": "Two?", "label": "4"}\n')
+    run = parsed({"datasets": [entry(**said)]}, flags).config
+    assert preflight(run) == []
+    (one,), sets = eval_sets(run).values(), open_eval_sets(run, load_env("single-turn"))
+
+    async def play() -> float:
+        env = load_env(one.env)(**one.config.env_args)
+        env.is_evaluation = True
+        await env.reset(seed=0, task=sets["held"][0].row)
+        return await env.score(text)
+
+    assert anyio.run(play) == worth
 
 
 def test_a_function_scores_the_rows_of_one_set_alone() -> None:

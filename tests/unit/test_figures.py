@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scripts.figures import COLOURS, INK, Line, Panel, draw
+from scripts.figures import COLOURS, INK, Line, Panel, draw, draw_beside
 
 SVG = "{http://www.w3.org/2000/svg}"
 #: Grounds of pages: white, and the dark one of common code hosts.
@@ -74,6 +74,18 @@ def test_the_picture_loads_nothing_and_is_the_same_each_time() -> None:
     first, second = (draw([panel], x_label="s", note="", about="p") for _ in range(2))
     assert first == second
     assert not {"@import", "<script", "<image"} & set(first.split())
+
+
+def test_each_line_has_a_panel_beside_the_first() -> None:
+    lines = [line(f"arm {at}", shift=-at) for at in range(5)]
+    picture = draw_beside(line("base"), lines, y=(0, 100), label="seconds", about="picture")
+    svg = ElementTree.fromstring(picture)
+    assert {*(each.name for each in lines), "seconds"} <= set(texts(svg))
+    for each in lines:
+        assert paths(svg, f"base beside {each.name}")
+        assert paths(svg, f"band of {each.name}")
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw_beside(line("base"), [], y=(0, 1), label="", about="")
 
 
 def test_without_a_point_there_is_no_picture() -> None:

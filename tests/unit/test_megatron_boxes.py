@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.config.torch_dist import make_up
 from agentrl.learner.megatron.boxes import Box, cut, overlap
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
@@ -59,3 +60,32 @@ def test_two_boxes_have_in_common_what_lies_in_both(
     else:
         assert ours[common[0]].ravel().tolist() == wanted
         assert theirs[common[1]].ravel().tolist() == wanted
+
+
+@st.composite
+def divisions(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
+    """An array cut again and again, and at times a box of it that is another's, or has moved."""
+    shape = draw(shapes)
+    boxes: list[Box] = [((0,) * len(shape), shape)]
+    for _ in range(draw(st.integers(0, 6))):
+        offset, sizes = boxes.pop(draw(st.integers(0, len(boxes) - 1)))
+        axis = draw(st.integers(0, len(shape) - 1))
+        at = draw(st.integers(0, sizes[axis]))
+        low, high = ((*sizes[:axis], size, *sizes[axis + 1 :]) for size in (at, sizes[axis] - at))
+        boxes += [(offset, low), ((*offset[:axis], offset[axis] + at, *offset[axis + 1 :]), high)]
+    for _ in range(draw(st.integers(0, 2))):
+        _, sizes = boxes[draw(st.integers(0, len(boxes) - 1))]
+        moved = tuple(draw(st.integers(0, s - o)) for o, s in zip(sizes, shape, strict=True))
+        boxes[draw(st.integers(0, len(boxes) - 1))] = (moved, sizes)
+    return shape, boxes
+
+
+@given(divisions())
+def test_boxes_make_up_an_array_where_each_element_is_in_one(
+    given: tuple[tuple[int, ...], list[Box]],
+) -> None:
+    shape, boxes = given
+    times = np.zeros(shape, dtype=int)
+    for box in boxes:
+        view(times, box)[...] += 1
+    assert make_up(shape, boxes) == bool((times == 1).all())

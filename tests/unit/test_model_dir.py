@@ -11,6 +11,7 @@ import pytest
 from agentrl.cluster.spec import ModelFacts, read_model_facts
 from agentrl.config.model import read_model
 from agentrl.errors import ConfigError
+from agentrl.model_dir import decoder_config, quantization, read_config
 from agentrl.models.registry import open_model
 
 SIZES = {
@@ -66,6 +67,17 @@ def test_what_cannot_be_read_is_said_in_the_same_words(
     with pytest.raises(ConfigError) as refused:
         read(tmp_path)
     assert str(refused.value).startswith(f"--hf-checkpoint {said.format(dir=tmp_path)}")
+
+
+@pytest.mark.parametrize("read", [read_config, decoder_config, quantization])
+@pytest.mark.parametrize("text", [None, "[]"])
+def test_what_cannot_be_read_is_said_of_the_flag_that_names_it(
+    read: Callable[..., Any], text: str | None, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=f"--ref-load {tmp_path}"):
+        read(tmp_path, "--ref-load")
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)

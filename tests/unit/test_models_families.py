@@ -206,6 +206,30 @@ def test_what_megatron_would_compute_otherwise_of_a_gpt_oss_is_refused(
         read("gpt-oss").check(MegatronSettings.from_config(run))
 
 
+@pytest.mark.parametrize("family", ["deepseek-v3", "glm4-moe", "glm4-moe-lite", "minimax-m2"])
+def test_one_expert_for_each_token_that_a_sigmoid_chooses_is_refused(family: str) -> None:
+    """Its score is normalized to 1 in transformers and engines; megatron-core keeps it as it is."""
+    one = {"num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+    with pytest.raises(ConfigError, match="1 expert for each token is not supported beside sigm"):
+        read(family, **one)
+    assert read(family, **one | {"num_experts_per_tok": 2}).flags()["moe_router_topk"] == 2
+    assert read("qwen3-moe", num_experts_per_tok=1).flags()["moe_router_topk"] == 1
+
+
+def test_rotary_parameters_that_stand_under_two_keys_and_differ_are_refused() -> None:
+    """transformers takes rope_scaling and nothing of rope_parameters: of a file that it saved
+    again, in which somebody has added YaRN, also the base would be another."""
+    saved = {"rope_theta": 1e6, "rope_type": "default"}
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    for beside in (yarn, yarn | {"rope_theta": 1e6}, {"type": "default"}):
+        words = rf"rope_scaling .*{beside['type']}.* beside rope_parameters .*1000000\.0.* is not"
+        with pytest.raises(ConfigError, match=words):
+            read("qwen3", rope_theta=None, rope_parameters=saved, rope_scaling=beside)
+    same = read("qwen3", rope_parameters={"rope_type": "yarn", **yarn}, rope_scaling=yarn)
+    assert (same.rotary_base, same.rope.factor) == (50_000.0, 4.0)
+    assert read("qwen3", rope_parameters=saved, rope_scaling={}).rotary_base == 1e6
+
+
 def test_the_rotary_base_of_qwen3_5_may_stand_where_published_files_have_it() -> None:
     assert read("qwen3-5-vl", rope_theta=None).rotary_base == 50_000.0
     assert read("qwen3-5-moe", intermediate_size=None).ffn_hidden_size == 32

@@ -31,6 +31,15 @@ DEFAULTS: dict[str, Any] = {
     "multi_latent_attention": False,
     "mscale": 1.0,
     "mscale_all_dim": 0.0,
+    "swiglu": False,
+    "quick_geglu": False,
+    "squared_relu": False,
+    "normalization": "LayerNorm",
+    "moe_router_num_groups": None,
+    "moe_router_group_topk": None,
+    "moe_router_topk_scaling_factor": None,
+    "moe_shared_expert_intermediate_size": None,
+    "q_lora_rank": None,
 }
 LLAMA31 = {"use_rope_scaling": True, "rope_scaling_factor": 8.0}
 YARN = {
@@ -106,7 +115,7 @@ def test_a_checkpoint_of_ours_says_how_its_positions_are_scaled(scaling: dict[st
     assert len(plain.written_otherwise(DEFAULTS | written)) == 1
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - OTHERWISE.keys()))
+@pytest.mark.parametrize("name", sorted(({*NAMES} & ARGUMENTS.keys()) - OTHERWISE.keys()))
 def test_a_checkpoint_of_slimes_says_what_its_script_leaves_out_by_default(name: str) -> None:
     architecture, _ = published(name)
     given = read_flags(ARGUMENTS[name]).values["megatron"]
@@ -120,12 +129,38 @@ def test_a_checkpoint_of_slimes_says_what_its_script_leaves_out_by_default(name:
         ("qwen3-30B-A3B", {"moe_router_pre_softmax": True}),
         ("deepseek-v3", {"kv_lora_rank": 256, "moe_router_topk": 4}),
         ("moonlight", {"v_head_dim": 64}),
+        ("moonlight", {"q_lora_rank": 1536}),
+        ("glm4.5-106B-A12B", {"moe_router_num_groups": 8, "moe_router_group_topk": 2}),
+        ("minimax-m2", {"moe_router_topk_scaling_factor": 2.5}),
+        ("minimax-m2", {"moe_shared_expert_intermediate_size": 1536}),
+        ("deepseek-v3", {"moe_router_num_groups": None, "moe_router_group_topk": None}),
+        ("deepseek-v3", {"moe_router_topk_scaling_factor": None}),
+        ("qwen3-4B", {"swiglu": False, "quick_geglu": True}),
+        ("qwen3-4B", {"swiglu": False, "squared_relu": True}),
+        ("moonlight", {"normalization": "LayerNorm"}),
+        ("qwen3-4B", {"position_embedding_type": "none"}),
+        ("deepseek-v3", {"position_embedding_type": "learned_absolute"}),
     ],
 )
 def test_what_megatron_reads_is_compared(name: str, other: dict[str, Any]) -> None:
+    """What a model has nothing of is compared too, by what it would be without effect."""
     architecture, given = published(name)
     told = architecture.written_otherwise(given | other)
-    assert [line.split()[0] for line in told] == [*other]
+    assert sorted(line.split()[0] for line in told) == sorted(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("minimax-m2", {"moe_router_num_groups": 1, "moe_router_group_topk": 1}),
+        ("minimax-m2", {"moe_router_topk_scaling_factor": 1.0}),
+        ("minimax-m2", {"moe_shared_expert_intermediate_size": 0}),
+        ("qwen3-4B", {"position_embedding_type": "mrope"}),
+    ],
+)
+def test_what_has_no_effect_is_no_difference(name: str, same: dict[str, Any]) -> None:
+    architecture, given = published(name)
+    assert architecture.written_otherwise(given | same) == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from aiohttp import web
 
-from agentrl.actors.boundary import late_reward
+from agentrl.envs.env import late_reward
 from agentrl.envs.grading.judging import JudgeSpec, judged
 from agentrl.envs.grading.post import post
 from agentrl.envs.messages import AssistantTurn

@@ -176,7 +176,8 @@ async def test_a_sample_has_the_tokens_of_its_answer_behind_those_of_its_prompt(
     env = env_of("--custom-rm-path mine.py:reads_tokens")
     assignment = msgspec.structs.replace(ASSIGNMENT, task=Task("t", dict(ROW)))
     client = ScriptedClient("It is four.<|im_end|>")
-    played = await Player(EnvEpisodes(lambda: env, CHAT, LIMITS)).play(assignment, client)
+    context = EnvContext(run_flags=env.run_flags)
+    played = await Player(EnvEpisodes(lambda: env, CHAT, LIMITS, context)).play(assignment, client)
     code: Any = __import__("sys").modules[env._own.__module__]
     answer = CHAT.vocab.encode_trusted("It is four.<|im_end|>")
     assert played.report.error is None

@@ -123,6 +123,7 @@ def engine(told: list[dict[str, Any]]) -> web.Application:
 
     app = web.Application()
     app.router.add_get("/model_info", model)
+    app.router.add_get("/server_info", model)
     app.router.add_post("/update_weight_version", label)
     return app
 

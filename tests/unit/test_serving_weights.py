@@ -174,6 +174,28 @@ def test_an_engine_that_hangs_is_lost_at_the_deadline(cluster: Cluster) -> None:
     cluster.assert_serving(2, weights, "e0")
 
 
+def test_an_engine_whose_scheduler_hangs_behind_its_server_costs_one_deadline_and_comes_back(
+    cluster: Cluster,
+) -> None:
+    """The first push finds it out by one call. Later ones ask whether it is back, and no more."""
+    sink, engine = cluster.sink("e0", "e1", timeout_s=2), cluster.engines["e1"]
+    sink.publish(1, some_weights(1).items())
+    sink.inspect()
+    engine.calls.clear()
+    engine.stuck.set()
+    for version in (2, 3, 4):
+        report = sink.publish(version, some_weights(version).items())
+        assert report.engines == ("e0",)
+        assert set(engine.calls) - {"/model_info", "/weights_checker"} == {"/server_info"}
+    assert engine.calls.count("/weights_checker") == 1
+    assert engine.calls.count("/server_info") == 3
+    assert cluster.lost == ["e1"]
+    engine.stuck.clear()
+    weights = some_weights(5)
+    sink.publish(5, weights.items())
+    cluster.assert_serving(5, weights, "e0", "e1")
+
+
 def test_an_engine_that_was_lost_takes_part_again_once_it_answers(cluster: Cluster) -> None:
     sink = cluster.sink("e0", "e1")
     cluster.engines["e1"].die()

@@ -18,6 +18,8 @@ from scripts.slime_scripts.made_ground import published
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = json.loads((ROOT / "tests/fixtures/slime_models.json").read_text())
 ARGUMENTS: dict[str, list[str]] = {Path(row["path"]).stem: row["argv"] for row in RECORD["models"]}
+#: Models of which slime has no file.
+OURS = {"mistral-7B-v0.3", "mistral-nemo-12B"}
 REFUSED = {"glm5-744B-A40B", "glm5.2-744B-A40B"}
 #: Files of slime's that say something else than the config.json of their model.
 OTHERWISE = {
@@ -27,7 +29,7 @@ OTHERWISE = {
 
 
 def test_each_file_of_slimes_has_one_here() -> None:
-    assert ARGUMENTS.keys() == facts().keys()
+    assert ARGUMENTS.keys() == facts().keys() - OURS
     assert len(ARGUMENTS) == 39
 
 

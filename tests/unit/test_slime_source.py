@@ -1,6 +1,9 @@
 """`--data-source-path`: training tasks from a class in slime's signature."""
 
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +64,8 @@ def tasks_of(run: Resolved, number: int = 100, cursor: int = 0) -> list[Task]:
     source = open_source(run.config, load_env(str(run.config.env)))
 
     async def take() -> list[Task]:
-        return [task async for task in first(source.tasks(cursor), number)]
+        with anyio.fail_after(100):
+            return [task async for task in first(source.tasks(cursor), number)]
 
     return anyio.run(take)
 
@@ -218,6 +222,51 @@ def test_a_source_that_does_not_come_back_is_told(
     finally:
         log.removeHandler(told)
     assert "get_samples(4) has taken more than 0.01 s after 0 groups" in said[0]
+
+
+def test_a_source_that_hangs_ends_the_run_at_its_deadline(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    run = parsed(waiting_for(gate), "--hook-timeout-s 0.3")
+    with pytest.raises(DataError) as caught:
+        tasks_of(run, 2)
+    gate.touch()
+    said = "--data-source-path mine.py: get_samples(4) has not come back within 0.3 s"
+    assert str(caught.value).startswith(f"{said} (--hook-timeout-s) after 0 groups")
+    assert re.search(r"\(mine\.py:1[01]\)", str(caught.value))  # it looks, or sleeps
+
+
+def test_a_class_whose_making_hangs_ends_the_run_at_its_deadline(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    body = f"""
+import pathlib, time
+class Source:
+    def __init__(self, args):
+        while not pathlib.Path({str(gate)!r}).exists():
+            time.sleep(0.01)
+    def get_samples(self, num_samples): return []
+"""
+    with pytest.raises(
+        DataError, match=r"mine\.py: Source\(args\) has not come back within 0\.3 s"
+    ):
+        tasks_of(parsed(body, "--hook-timeout-s 0.3"))
+    gate.touch()
+
+
+def test_a_source_that_hangs_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
+    Path("mine.py").write_text(HEAD + waiting_for(tmp_path / "never"))
+    code = f"""
+import anyio, sys
+from agentrl.config.run import RunConfig
+from agentrl.envs.slime_source import SlimeSource
+config = RunConfig(data_source_path="mine.py", hf_checkpoint={MODEL!r}, hook_timeout_s=0.3)
+async def first():
+    await anext(SlimeSource(config).tasks())
+anyio.run(first)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "DataError: --data-source-path mine.py: get_samples(" in ended.stderr
 
 
 def test_nobody_waits_for_one_that_is_given_up(tmp_path: Path) -> None:

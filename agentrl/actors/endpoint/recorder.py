@@ -10,6 +10,7 @@ ends the episode.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,12 @@ class CallRecorder:
         self._in_flight: set[anyio.CancelScope] = set()
         self._arriving: set[anyio.CancelScope] = set()
         self._is_open = True
+        self._heard = time.monotonic()
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds since the end of the newest call, which the close of the episode may be."""
+        return time.monotonic() - self._heard
 
     @property
     def num_calls(self) -> int:
@@ -110,6 +117,8 @@ class CallRecorder:
     def close(self) -> None:
         """End the calls in flight, and refuse all that come later."""
         self._is_open = False
+        if self._in_flight or self._arriving:
+            self._heard = time.monotonic()
         for scope in (*self._in_flight, *self._arriving):
             scope.cancel()
 
@@ -381,5 +390,6 @@ class CallRecorder:
                 yield
             finally:
                 scopes.discard(scope)
+                self._heard = time.monotonic()
         if scope.cancelled_caught:
             raise over

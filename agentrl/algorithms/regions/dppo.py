@@ -10,17 +10,24 @@ from agentrl.algorithms.rows import Trained
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Dppo"]
+__all__ = ["DEVIATIONS", "Dppo"]
+
+#: Of both of its masks.
+DEVIATIONS = (
+    "there the weight is pi / mu, cut at a large number; here it is that of `--use-tis`, cut at "
+    "`--tis-clip` (with one step for each batch `--tis-clip 5` is much the same), and with several "
+    "steps the clip of pi / pi_prox acts besides"
+)
 
 
 class Dppo(Region):
     """Drops a token where A > 0 and pi - mu > d, or A < 0 and mu - pi > d, in probabilities.
 
     DPPO: Qi et al. 2026, equations 12 (mask) and 13 (total variation of the sampled token),
-    https://arxiv.org/abs/2602.04879. Its weight is pi / mu, cut at a large number: with one step
-    for each batch that is `--tis-clip 5`; with several, the clip to pi_prox acts besides.
+    https://arxiv.org/abs/2602.04879.
     """
 
+    deviations = DEVIATIONS
     bounds = (0.2,)
     units = ("largest change of a probability",)
 

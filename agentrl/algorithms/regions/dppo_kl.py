@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentrl.algorithms.regions.base import Region
+from agentrl.algorithms.regions.dppo import DEVIATIONS
 from agentrl.algorithms.rows import Trained
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class DppoKl(Region):
     or another" is above the bound. DPPO: Qi et al. 2026, equations 12 and 14,
     https://arxiv.org/abs/2602.04879."""
 
+    deviations = DEVIATIONS
     bounds = (0.05,)
     units = ("largest KL, in nats",)
 

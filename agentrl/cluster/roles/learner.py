@@ -24,6 +24,8 @@ from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.engines import shares_memory
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
+from agentrl.learner.agreement import Rank
+from agentrl.learner.beside import by_source_in_turns
 from agentrl.learner.handover import Handover
 from agentrl.learner.hook_watch import HookWatch
 from agentrl.learner.hooks import AFTER_WRITE, LearnerHooks
@@ -43,7 +45,7 @@ from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["disk_settings", "engines_ready", "hook_watch", "main", "sink_settings"]
+__all__ = ["await_engines", "disk_settings", "engines_ready", "hook_watch", "main", "sink_settings"]
 
 _LOG = logging.getLogger(__name__)
 #: Between two looks for an engine that somebody else may start.
@@ -91,8 +93,9 @@ def _train(
             models=algorithm.needs.models,
             hooks=hooks,
         )
-    if engines is None and backend.is_source and spec.router_url:
-        engines = _sink(spec, spec.router_url, hooks)
+    if spec.router_url and not config.colocate:
+        await_engines(spec, backend)
+        engines = _sink(spec, spec.router_url, hooks) if backend.is_source else None
     sink = None if engines is None else wrap(engines)
     handover = Handover(backend, engines, MonotonicClock()) if config.colocate else None
     name = f"learner-{rank}"
@@ -173,8 +176,8 @@ def _emptied_engines(spec: RunSpec, rank: int, hooks: LearnerHooks) -> RoutedWei
     """Wait for engines that share devices with the learner; the source rank, which alone gets the
     way to them, has them release their memory. No rank takes any before: ranks meet afterwards."""
     assert spec.router_url is not None
+    anyio.run(engines_ready, spec)
     if rank:
-        anyio.run(engines_ready, spec)
         return None
     engines = _sink(spec, spec.router_url, hooks)
     with _closed_if_it_fails(engines):
@@ -194,8 +197,7 @@ def _closed_if_it_fails(engines: RoutedWeightSink | None) -> Iterator[None]:
 
 
 def _sink(spec: RunSpec, router_url: str, hooks: LearnerHooks) -> RoutedWeightSink:
-    """The way to the engines; returns when all of them are there."""
-    anyio.run(engines_ready, spec)
+    """The way to the engines, which are there."""
     key = read_key(spec.engine_key_file)
     family = open_model(Path(spec.model_dir), spec.config.model_family).family
 
@@ -228,6 +230,11 @@ def _disk_sink(spec: RunSpec, hooks: LearnerHooks, told: dict[str, Any]) -> Disk
 
     files = PushFiles(settings.pop("files"), write_model)
     return DiskWeightSink(spec.engines, files=files, after_write=after_write, **told, **settings)
+
+
+def await_engines(spec: RunSpec, rank: Rank) -> None:
+    """As `engines_ready`, for all ranks: those that do not look themselves wait in turns."""
+    by_source_in_turns(rank, lambda: anyio.run(engines_ready, spec))
 
 
 async def engines_ready(spec: RunSpec) -> None:

@@ -32,7 +32,8 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
         float,
         flag(
             "Deadline of one call of your code in the learner (hooks, losses, advantages, methods "
-            "of an estimator); then its stack is logged and the run ends, and can be continued. "
+            "of an estimator), or of a class of --data-source-path; then it is told where it "
+            "stands and the run ends, and can be continued. "
             "Keep it below --distributed-timeout-minutes: ranks that wait must not end first",
             group="learner hooks",
             on_resume=FREE,

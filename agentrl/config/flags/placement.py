@@ -124,7 +124,8 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     start_timeout_s: Annotated[
         float,
         _flag(
-            "Deadline of the engines' start, and of the first push after it",
+            "Deadline of each process's start, of the engines until they are ready, and of the "
+            "first push after it",
             gt=0,
             reaches_weights=False,
         ),

@@ -17,6 +17,7 @@ from agentrl.config.facts import (
     AtLeastTwo,
     Count,
     Natural,
+    Positive,
     flag,
     may_fall,
     noted,
@@ -107,6 +108,14 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     episode_timeout_s: Annotated[
         float, _acting("Deadline of an episode; then it is truncated", gt=0, reaches_weights=False)
     ] = 3600.0
+    reward_timeout_s: Annotated[
+        Positive | None,
+        _acting(
+            "Deadline of a reward, of an answer or of a group; then it is an error, and never a "
+            "reward of 0 (default: --episode-timeout-s, for an answer what is left of it)",
+            reaches_weights=False,
+        ),
+    ] = None
     allow_unsafe_sandbox: Annotated[
         bool, _acting("Where bubblewrap is missing, run the model's code with your rights on files")
     ] = False

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from agentrl.config.run import RunConfig
 from agentrl.envs.check.watch import (
     ERRORS,
     ERRORS_IN_LOOP,
@@ -22,13 +23,13 @@ from agentrl.envs.check.watch import (
     run_watched,
 )
 from agentrl.envs.depth import require_shallow
-from agentrl.envs.env import Env
+from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import Message
 from agentrl.errors import AgentRLError, ConfigError, InfrastructureError
 from agentrl.types import Task, TaskSource
 from agentrl.user_traceback import place_of, words_of
 
-__all__ = ["LIMIT_S", "Look", "discard", "dry_reset", "first_task", "make_env"]
+__all__ = ["LIMIT_S", "Look", "context_of", "discard", "dry_reset", "first_task", "make_env"]
 
 #: Seconds that the first task, `reset` and `close` may take, each.
 LIMIT_S = 10.0
@@ -49,6 +50,17 @@ def make_env(cls: type[Env], args: Mapping[str, Any]) -> Env:
             f"{cls.__qualname__} cannot be made with --env-args {dict(args)}: "
             f"{words_of(error)}; it takes {inspect.signature(cls)}"
         ) from error
+
+
+def context_of(config: RunConfig, *, is_evaluation: bool = False) -> EnvContext:
+    """That of an Env which needs no service, in a run of these flags."""
+    return EnvContext(
+        tool_timeout_s=config.tool_timeout_s,
+        reward_timeout_s=config.reward_timeout_s,
+        allow_unsafe_sandbox=config.allow_unsafe_sandbox,
+        run_flags=config,
+        is_evaluation=is_evaluation,
+    )
 
 
 def first_task(source: TaskSource, limit_s: float = LIMIT_S) -> Task | None:

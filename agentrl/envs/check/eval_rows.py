@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.eval_sets import EvalSet
 from agentrl.envs.check.bad_rows import BadRows
-from agentrl.envs.check.dry_reset import dry_reset, make_env
-from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.check.dry_reset import context_of, dry_reset, make_env
+from agentrl.envs.env import Env
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
@@ -36,9 +36,7 @@ def check_eval_rows(one: EvalSet, tasks: Sequence[Task]) -> list[str]:
         return _reset_first(one, cls, tasks[0])
     env = make_env(cls, one.config.env_args)
     assert isinstance(env, SingleTurnEnv | GenerateEnv)
-    if isinstance(env, GenerateEnv):  # a function writes the prompt; a sample is made of the row
-        _bind(env, one)
-    env.is_evaluation = True
+    Env.bind(env, context_of(one.config, is_evaluation=True))
     num, found = _look(env, tasks)
     if not found:
         return []
@@ -70,13 +68,7 @@ def _reset_first(one: EvalSet, cls: type[Env], task: Task) -> list[str]:
     if issubclass(cls, Rollout) or cls.service_specs(config.env_args):
         return []
     env = make_env(cls, config.env_args)
-    _bind(env, one)
-    env.is_evaluation = True
+    Env.bind(env, context_of(config, is_evaluation=True))
     place = RowSource(str(one.path)).where(0)
     note = dry_reset(env, task, seed=config.rollout_seed, place=place)
     return [] if note is None else [note]
-
-
-def _bind(env: Env, one: EvalSet) -> None:
-    config = one.config
-    Env.bind(env, EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config))

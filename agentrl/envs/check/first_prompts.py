@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
-from agentrl.envs.check.dry_reset import LIMIT_S, dry_reset, make_env
+from agentrl.envs.check.dry_reset import LIMIT_S, context_of, dry_reset, make_env
 from agentrl.envs.check.prompts import room_of
 from agentrl.envs.check.watch import (
     ERRORS,
@@ -25,7 +25,7 @@ from agentrl.envs.check.watch import (
     UserInterruptError,
     run_watched,
 )
-from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.env import Env
 from agentrl.envs.prompt_lengths import UNBOUNDED, PromptRoom, has_prompts
 from agentrl.envs.travel import arrived
 from agentrl.errors import AgentRLError, ConfigError, TextTooLongError
@@ -118,11 +118,10 @@ def more_tasks(
 ) -> str | None:
     """Try the tasks behind the first, which does not fit; a note where one of them does. Raises
     ConfigError where none does."""
-    context = EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config)
     for task in _first(source)[1:]:
         with suppress(ConfigError):
             env = make_env(cls, config.env_args)
-            Env.bind(env, context)
+            Env.bind(env, context_of(config))
             dry_reset(env, arrived(task)[0], seed=config.rollout_seed, look=found.look)
     if found.all_too_long:
         raise ConfigError(f"{cls.__qualname__}: {found.problem()}")

@@ -3,6 +3,7 @@
     import -> look at the class -> make -> rows of --prompt-data -> services, evaluation sets
         -> first task -> reset once, if the Env needs no service and does not own its loop
         -> its prompt fits the model, or that of a later task does
+        -> services of the run have names of their own
 
 Each mistake is a ConfigError (a malformed row: DataError) that names the class, the method and the
 line to write. Nothing of it outlives the check: the run makes its own instances.
@@ -17,18 +18,19 @@ from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
-from agentrl.envs.check.dry_reset import discard, dry_reset, first_task, make_env
+from agentrl.envs.check.dry_reset import context_of, discard, dry_reset, first_task, make_env
 from agentrl.envs.check.eval_rows import check_eval_rows
 from agentrl.envs.check.first_prompts import first_prompts, more_tasks
 from agentrl.envs.check.rewards import refuse_shared_url
 from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
-from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
+from agentrl.envs.services import services_of_run
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.sources import RowSource
@@ -53,7 +55,10 @@ def preflight(config: RunConfig) -> list[str]:
     Raises ConfigError, or DataError with file and line.
     """
     parts = parts_of(config)
-    return _of_parts(config, parts) if parts else _of_one(config)
+    notes = _of_parts(config, parts) if parts else _of_one(config)
+    if config.has_env:
+        services_of_run(config, [*eval_sets(config).values()])
+    return notes
 
 
 def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
@@ -78,7 +83,7 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
     if services or task is None or is_rollout:
         discard(env)
         return notes
-    Env.bind(env, _context(config))
+    Env.bind(env, context_of(config))
     place = source.where_at(0) if isinstance(source, RowSource) else ""
     sized = first_prompts(config)
     look = sized.look if sized else None
@@ -91,17 +96,12 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
 def _takes(config: RunConfig, env: Env) -> Callable[[dict[str, Any]], object] | None:
     """What takes a row up, where a row is all that is needed to; it raises EnvError."""
     if isinstance(env, GenerateEnv):
-        Env.bind(env, _context(config))
+        Env.bind(env, context_of(config))
         return env.take
     if not has_prompts(config):
         return None
     assert isinstance(env, SingleTurnEnv)
     return env.take
-
-
-def _context(config: RunConfig) -> EnvContext:
-    """That of an Env which needs no service."""
-    return EnvContext({}, config.tool_timeout_s, config.allow_unsafe_sandbox, config)
 
 
 def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
@@ -113,7 +113,7 @@ def _of_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
                 _check_made(part.config)
             else:
                 notes += [f"{part.whose}: {note}" for note in _of_one(part.config, is_part=True)]
-    if not config.is_supervised:
+    if config.has_env:
         notes += check_eval_sets(config, load_env(str(parts[0].config.env)))
     return notes
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+from agentrl.config.eval_sets import eval_sets
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.rows import first_rows
 from agentrl.envs.env import Env
@@ -57,7 +58,9 @@ def refuse_shared_url(config: RunConfig, cls: type[Env], source: TaskSource) -> 
     is_asked = config.has_served_teacher and issubclass(cls, SingleTurnEnv)
     if not is_asked or "reward_service" in given:
         return
-    tasks = chain(first_rows(source), *open_eval_sets(config, cls).values())
+    apart = {name for name, one in eval_sets(config).items() if one.config.rm_url != config.rm_url}
+    sets = [rows for name, rows in open_eval_sets(config, cls).items() if name not in apart]
+    tasks = chain(first_rows(source), *sets)
     flag = "--custom-rm-path" if given.get("reward") else "--rm-type"
     for task, kind in shipped_rewards(given, cls, tasks):
         if asks_model(kind):

@@ -28,7 +28,7 @@ from agentrl.learner.megatron import placement, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.pieces import as_there
 from agentrl.learner.megatron.placement import Shard
-from agentrl.learner.megatron.state import together
+from agentrl.learner.megatron.state import in_turns, together
 from agentrl.models.norm_names import with_our_names
 from agentrl.models.registry import Model
 
@@ -75,7 +75,7 @@ def load_weights(
         return sorted({shard.key for shard in wanted})
 
     _refuse_unknown(folder, index, set(chain.from_iterable(together(look))))
-    together(lambda: shards.read(folder, index, wanted))
+    in_turns(lambda: shards.read(folder, index, wanted))
 
 
 def load_optimizer(
@@ -122,7 +122,7 @@ def load_optimizer(
             raise DataError(f"{error}; {WITHOUT_OPTIMIZER}") from None
 
     together(look)
-    together(take)
+    in_turns(take)
     optimizer.resume(header.steps, header.steps)
     return True
 

@@ -16,6 +16,7 @@ from megatron.core import parallel_state
 from msgspec.structs import replace
 from torch import Tensor
 
+from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
@@ -89,9 +90,10 @@ def footprint_here(
     batches = [_micro_batch(lengths) for _ in range(_under_way(architecture, settings))]
     with live:
         made = {"policy": _to_train(cfg, settings, architecture, is_critic=False)}
-        if cfg.has_critic:
+        models = load_algorithm(cfg).needs.models
+        if "critic" in models:
             made["critic"] = _to_train(cfg, settings, architecture, is_critic=True)
-        beside = [_frozen(settings, architecture) for _ in range(cfg.num_frozen_models)]
+        beside = [_frozen(settings, architecture) for _ in models - {"critic"}]
         for trained in made.values():
             live.mark(weight_tensors(trained.wrapped), "weights")
             live.mark(gradient_tensors(trained.wrapped), "gradients")

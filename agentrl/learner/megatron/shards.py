@@ -28,7 +28,7 @@ from torch.distributed.checkpoint import metadata as torch_format
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from agentrl import disk
-from agentrl.config.torch_dist import INDEX, Index, TensorBox, Whole
+from agentrl.config.torch_dist import INDEX, Box, Index, TensorBox, Whole, make_up
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
 from agentrl.learner.manifest import FileDigest, FileFacts
 from agentrl.learner.megatron.boxes import overlap
@@ -131,12 +131,9 @@ def require(directory: Path, index: Index, shards: Sequence[Shard]) -> None:
 
 def holds(whole: Whole, shard: Shard) -> bool:
     """Whether every element of `shard` is somewhere in the files."""
-    box = (shard.offset, tuple(shard.tensor.shape))
-    found = 0
-    for chunk in whole.chunks:
-        if (common := overlap(box, (chunk.offset, chunk.sizes))) is not None:
-            found += shard.tensor[common[0]].numel()
-    return found == shard.tensor.numel()
+    box = _box(shard)
+    common = (overlap(box, (chunk.offset, chunk.sizes)) for chunk in whole.chunks)
+    return make_up(box[1], [_taken(each[0]) for each in common if each is not None])
 
 
 @torch.no_grad()
@@ -144,26 +141,37 @@ def read(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
     """Fill the memory of `shards`. DataError when a file does not hold what the index says."""
     held: tuple[TensorBox, Tensor] | None = None
     for shard in shards:
-        filled = 0
-        for chunk in index[shard.key].chunks:
-            common = overlap((shard.offset, tuple(shard.tensor.shape)), (chunk.offset, chunk.sizes))
+        box, whole = _box(shard), index[shard.key]
+        filled = list[Box]()
+        for chunk in whole.chunks:
+            common = overlap(box, (chunk.offset, chunk.sizes))
             if common is None:
                 continue
             ours, theirs = common
             target = shard.tensor[ours]
             if held is None or held[0] != chunk:
                 held = None  # before the next one is read
-                held = chunk, _tensor(directory, chunk, shard.key)
+                held = chunk, _tensor(directory, chunk, shard.key, whole.dtype)
             target.copy_(held[1][theirs])
-            filled += target.numel()
-        if filled != shard.tensor.numel():
+            filled.append(_taken(ours))
+        if not make_up(box[1], filled):
+            num, wanted = sum(prod(sizes) for _, sizes in filled), shard.tensor.numel()
+            found, times = (f"{num}", "") if num < wanted else ("some", " twice")
             raise DataError(
-                f"{directory}: {shard.key} has {filled} of the {shard.tensor.numel()} elements at"
-                f" {shard.offset}"
+                f"{directory}: {shard.key} has {found} of the {wanted} elements at"
+                f" {shard.offset}{times}"
             )
 
 
-def _tensor(directory: Path, chunk: TensorBox, key: str) -> Tensor:
+def _box(shard: Shard) -> Box:
+    return shard.offset, tuple(shard.tensor.shape)
+
+
+def _taken(slices: Sequence[slice]) -> Box:
+    return tuple(each.start for each in slices), tuple(each.stop - each.start for each in slices)
+
+
+def _tensor(directory: Path, chunk: TensorBox, key: str, dtype: str) -> Tensor:
     path = directory / chunk.file
     with path.open("rb") as file:
         file.seek(chunk.start)
@@ -177,6 +185,11 @@ def _tensor(directory: Path, chunk: TensorBox, key: str) -> Tensor:
     if type(tensor) is not Tensor or tuple(tensor.shape) != chunk.sizes:
         raise DataError(
             f"{path}: no tensor of shape {chunk.sizes} at byte {chunk.start}, where {key} is to be"
+        )
+    if _name(tensor.dtype) != dtype:
+        raise DataError(
+            f"{path}: {key} is in {_name(tensor.dtype)} at byte {chunk.start}, and in {dtype} as"
+            " its index says"
         )
     return tensor
 

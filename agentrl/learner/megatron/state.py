@@ -9,7 +9,8 @@ is trained beside it, weights and moments.
 
 In the layout that saved, the next step is bit-equal to the one that would have followed. In another
 one the same weights and moments are shared out anew, and each rank keeps the generators that it
-was opened with. All ranks come here together, and all of them raise or none (`agreement`).
+was opened with. All ranks come here together, and all of them raise or none (`agreement`). While a
+rank writes or reads, the others wait in turns (`beside`): a slow disk ends no collective.
 """
 
 import logging
@@ -26,14 +27,14 @@ from megatron.core import parallel_state
 from agentrl import disk
 from agentrl.config.torch_dist import read_index
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
-from agentrl.learner import agreement
+from agentrl.learner import agreement, beside
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
 from agentrl.learner.megatron.placement import Shard
 from agentrl.models.norm_names import with_our_names
 
-__all__ = ["HostCopy", "load", "load_weights", "save", "together"]
+__all__ = ["HostCopy", "in_turns", "load", "load_weights", "save", "together"]
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +97,8 @@ def save(
     Returns the files that ranks wrote, with what they know of them.
     By name: `trained` are the policy and what is trained beside it, `renewed` models beside the
     policy whose weights the run changes."""
-    generators, held = rng.capture(), chain(_of_all(trained), _weights_of(renewed or {}))
-    parts = together(lambda: _write(directory, generators, held))
+    generators, held = rng.capture(), [*_of_all(trained), *_weights_of(renewed or {})]
+    parts = in_turns(lambda: _write(directory, generators, held))
     return _join(directory, parts, _progress_of(trained), _arguments_of(trained))
 
 
@@ -191,7 +192,6 @@ def load(
         return progress.run_id in (None, run_id)
 
     def take() -> None:
-        shards.read(directory, index, wanted)
         progress = _progress(directory)
         for name, one in taken.items():
             done = progress.steps_of(name)
@@ -208,6 +208,7 @@ def load(
             f"{directory} is of another model: it has {len(unknown)} tensors that the run does not"
             f" know, such as {unknown[0]}"
         )
+    in_turns(lambda: shards.read(directory, index, wanted))
     together(take)
 
 
@@ -244,17 +245,20 @@ def load_weights(directory: Path, model: Any, name: str = _POLICY, without: str 
     """Take the weights alone from `directory`: of the model of that name where it is there, else of
     the policy, but for those whose keys begin with `without`. Collective; raises as `load`."""
 
-    def take() -> None:
-        index = with_our_names(read_index(directory), _keys([model]))
+    index: shards.Index = {}
+    wanted: list[Shard] = []
+
+    def look() -> None:
+        index.update(with_our_names(read_index(directory), _keys([model])))
         if name != _POLICY and _holds(index, name):
-            wanted = list(_weights(model, f"{name}."))
+            wanted.extend(_weights(model, f"{name}."))
         else:
             every = _weights(model)
-            wanted = [s for s in every if not (without and s.key.startswith(without))]
+            wanted.extend(s for s in every if not (without and s.key.startswith(without)))
         shards.require(directory, index, wanted)
-        shards.read(directory, index, wanted)
 
-    together(take)
+    together(look)
+    in_turns(lambda: shards.read(directory, index, wanted))
 
 
 def _keys(models: Iterable[Any]) -> set[str]:
@@ -323,6 +327,12 @@ def _layout() -> GroupSizes:
 def together(action: Callable[[], Any]) -> list[Any]:
     """As `agreement.together`, over the learner's ranks."""
     return agreement.together(action, parallel.all_gather_msgpack)
+
+
+def in_turns(action: Callable[[], Any]) -> list[Any]:
+    """As `together`, of what may take longer than a collective: it is done in a thread."""
+    own = beside.in_a_thread("checkpoint", action)
+    return beside.of_all_ranks(own, parallel.all_gather_msgpack)
 
 
 def _progress_of(trained: Mapping[str, OptimizedModel]) -> TrainingProgress:

@@ -43,7 +43,7 @@ _TOOLS = (
 )
 #: The marks of a turn's blocks of calls, one letter each.
 _BLOCKS = re.compile("(?:b(?:cne)+f)*")
-_BODY = re.compile(r"\s*([^\n`]+?)\s*```(?:json)?\n(.*)\n```\s*", re.DOTALL)
+_FENCE, _LAST_FENCE = "```", "\n```"
 
 
 class DeepSeekV3Format(Marked):
@@ -123,10 +123,14 @@ def _before(role: str) -> str:
 
 
 def _call(id_: str, body: str) -> ToolCall:
-    found = _BODY.fullmatch(body)
-    if found is None:
+    name, _, fenced = body.partition(_FENCE)
+    name = name.strip()
+    fenced = fenced.removeprefix("json").rstrip()
+    arguments = fenced.removeprefix("\n").removesuffix(_LAST_FENCE)
+    is_fenced = len(fenced) - len(arguments) == len("\n" + _LAST_FENCE)
+    if not name or "\n" in name or "`" in name or not is_fenced:
         raise MalformedCallError(
             "a tool call is the name of the tool, and below it ```json, the arguments as an object "
             "and ``` on lines of their own"
         )
-    return ToolCall(id_, found[1], json_arguments(found[2], found[1]))
+    return ToolCall(id_, name, json_arguments(arguments, name))

@@ -50,8 +50,6 @@ _INSIDE = (_START, _END, _MESSAGE, _CHANNEL, _TYPE)
 #: Of the marks of a message of a turn, one letter each, those that it has.
 _SHAPE = re.compile("ck?m")
 _TO = re.compile(r"(?:^|\s)to=(\S+)")
-#: What may stand before the channel of a message.
-_BEFORE = re.compile(r"\s*(?:to=\S+)?\s*")
 
 
 class _Said(NamedTuple):
@@ -208,7 +206,7 @@ class HarmonyFormat(Marked):
         begin = len(opener) if tuple(ids[: len(opener)]) == opener else 0
         before, *rest = self._parts([id_ for id_ in ids[begin:] if id_ != end], _MARKS)
         shape = "".join("sckmrt"[_MARKS.index(mark)] for mark in rest[::2])
-        if _SHAPE.fullmatch(shape) is None or not _BEFORE.fullmatch(before):
+        if _SHAPE.fullmatch(shape) is None or not _may_precede(before):
             raise MalformedCallError(
                 f"a message of a turn is {_CHANNEL}, its channel, {_MESSAGE} and its words, and "
                 f"after {_END} follows {_ASSISTANT}"
@@ -231,6 +229,12 @@ class HarmonyFormat(Marked):
         found = map(self._try, self._split(self._said(sampled)))
         to = [message.to for message in found if message and message.to]
         return [name if name.startswith("functions.") else "functions" for name in to]
+
+
+def _may_precede(words: str) -> bool:
+    """Whether it may stand before the channel of a message: blanks, and for whom the message is."""
+    each = words.split()
+    return not each or (len(each) == 1 and each[0].startswith("to=") and each[0] != "to=")
 
 
 def _call(id_: str, message: _Said) -> ToolCall:

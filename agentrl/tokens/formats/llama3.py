@@ -20,6 +20,7 @@ from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import MalformedCallError
 from agentrl.tokens.formats.marked import Marked, calls_of, foreign
+from agentrl.tokens.formats.values import after_blanks
 from agentrl.tokens.spans import Piece
 
 __all__ = ["Llama3Format"]
@@ -35,6 +36,7 @@ _TOOLS = (
 )
 #: What stands between two calls of a turn.
 _NEXT = ";"
+_decoder = json.JSONDecoder()
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -110,11 +112,12 @@ class Llama3Format(Marked):
 
 def _calls(body: str, prefix: str) -> list[ToolCall]:
     calls: list[ToolCall] = []
-    rest = body.strip()
-    while rest:
+    body = body.strip()
+    at = 0
+    while at < len(body):
         try:
-            _, end = json.JSONDecoder().raw_decode(rest)
-            call = msgspec.json.decode(rest[:end].encode("utf-8", "replace"), type=_Call)
+            _, end = _decoder.raw_decode(body, at)
+            call = msgspec.json.decode(body[at:end].encode("utf-8", "replace"), type=_Call)
         except RecursionError as error:
             raise MalformedCallError("a tool call is nested too deeply") from error
         except (msgspec.MsgspecError, ValueError) as error:
@@ -124,7 +127,9 @@ def _calls(body: str, prefix: str) -> list[ToolCall]:
             ) from error
         raw = bytes(call.parameters) or bytes(call.arguments)
         calls.append(ToolCall(f"{prefix}{len(calls)}", call.name, raw))
-        rest = rest[end:].strip().removeprefix(_NEXT).strip()
+        at = after_blanks(body, end)
+        if body.startswith(_NEXT, at):
+            at = after_blanks(body, at + len(_NEXT))
     if not calls:
         raise MalformedCallError(f"no call follows {_CALLS}")
     return calls

@@ -25,7 +25,7 @@ from agentrl.tokens.formats.chatml import kept_open
 from agentrl.tokens.formats.hermes import MalformedCallError
 from agentrl.tokens.formats.marked import Marked, calls_of, foreign
 from agentrl.tokens.formats.thoughts import THINK, THINK_END
-from agentrl.tokens.formats.values import arguments_of, read_arguments
+from agentrl.tokens.formats.values import arguments_of, named_elements, read_arguments
 from agentrl.tokens.spans import Piece
 
 __all__ = ["MiniMaxM2Format"]
@@ -43,8 +43,12 @@ _TOOLS_TAIL = (
     '<parameter name="param-key-1">param-value-1</parameter>\n'
     f'<parameter name="param-key-2">param-value-2</parameter>\n...\n</invoke>\n{_CALLS_END}'
 )
-_INVOKE = re.compile(r'\s*<invoke name="([^"\n]+)">(.*?)</invoke>\s*', re.DOTALL)
-_PARAMETER = re.compile(r'\s*<parameter name="([^"\n]+)">(.*?)</parameter>\s*', re.DOTALL)
+_INVOKE = ('<invoke name="', '">', "</invoke>")
+_PARAMETER = ('<parameter name="', '">', "</parameter>")
+_CALL_IS = (
+    'a tool call is <invoke name="...">, for each argument <parameter name="...">, its value and '
+    "</parameter>, and </invoke>"
+)
 #: How a result may not close its own tag.
 _CLOSING = re.compile("</(?=response)", re.IGNORECASE)
 
@@ -145,12 +149,11 @@ def _shown(value: Any) -> str:
 
 def _invoked(body: str, tools: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """Name and arguments of each call in a block of them."""
-    inner = _INVOKE.findall(body)
-    rest = [_INVOKE.sub("", body), *(_PARAMETER.sub("", each) for _, each in inner)]
-    if not inner or any(map(str.strip, rest)):
-        raise MalformedCallError(
-            'a tool call is <invoke name="...">, for each argument <parameter name="...">, its '
-            "value and </parameter>, and </invoke>"
-        )
-    for name, each in inner:
-        yield name, read_arguments(name, _PARAMETER.findall(each), tools)
+    invoked = named_elements(body, _INVOKE)
+    if not invoked:
+        raise MalformedCallError(_CALL_IS)
+    for name, inner in invoked:
+        pairs = named_elements(inner, _PARAMETER)
+        if pairs is None:
+            raise MalformedCallError(_CALL_IS)
+        yield name, read_arguments(name, pairs, tools)

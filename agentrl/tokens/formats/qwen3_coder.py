@@ -10,7 +10,6 @@ differs is as in `qwen`. The tags inside a call are plain words, so a value cann
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.chatml import START
 from agentrl.tokens.formats.hermes import CLOSE, OPEN, MalformedCallError
 from agentrl.tokens.formats.qwen import QwenFormat
-from agentrl.tokens.formats.values import arguments_of, read_arguments
+from agentrl.tokens.formats.values import arguments_of, element_name, named_elements, read_arguments
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.vocab import Vocab
 
@@ -43,8 +42,8 @@ _TOOLS_TAIL = (
     "- If there is no function call available, answer the question like normal with your current "
     "knowledge and do not tell the user about function calls\n</IMPORTANT>"
 )
-_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\n?(.*?)\n?</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_PARAMETER = ("<parameter=", ">", "</parameter>")
 
 
 class Qwen3CoderFormat(QwenFormat):
@@ -106,15 +105,17 @@ class Qwen3CoderFormat(QwenFormat):
         return f"\n<function={call.name}>\n{values}</function>\n"
 
     def _read(self, body: str, *, tools: Collection[str]) -> tuple[str, bytes]:
-        function = _FUNCTION.fullmatch(body)
-        inner = function[2] if function else ""
-        pairs = _PARAMETER.findall(inner)
-        if function is None or _PARAMETER.sub("", inner).strip():
+        body = body.strip()
+        named = element_name(body, 0, _FUNCTION, ">")
+        inner = body[named[1] :] if named is not None else ""
+        pairs = named_elements(inner.removesuffix(_FUNCTION_END), _PARAMETER)
+        if named is None or not inner.endswith(_FUNCTION_END) or pairs is None:
             raise MalformedCallError(
                 "a tool call is <function=name>, for each argument <parameter=name>, its value and "
                 "</parameter> on lines of their own, and </function>"
             )
-        return function[1], read_arguments(function[1], pairs, tools, python=True)
+        values = [(name, text.removeprefix("\n").removesuffix("\n")) for name, text in pairs]
+        return named[0], read_arguments(named[0], values, tools, python=True)
 
 
 def _value(value: Any) -> str:

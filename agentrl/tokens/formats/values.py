@@ -7,6 +7,7 @@ union, the text is a JSON value of a type that it allows, and otherwise a string
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,14 @@ import msgspec
 from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.hermes import MalformedCallError
 
-__all__ = ["arguments_of", "json_arguments", "read_arguments"]
+__all__ = [
+    "after_blanks",
+    "arguments_of",
+    "element_name",
+    "json_arguments",
+    "named_elements",
+    "read_arguments",
+]
 
 _TYPES: dict[type, frozenset[str]] = {
     bool: frozenset({"boolean"}),
@@ -25,6 +33,7 @@ _TYPES: dict[type, frozenset[str]] = {
     list: frozenset({"array"}),
     dict: frozenset({"object"}),
 }
+_SOLID = re.compile(r"\S")
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -59,6 +68,43 @@ def read_arguments(
         for name, text in pairs
     ]
     return b"{" + b",".join(items) + b"}"
+
+
+def after_blanks(text: str, at: int = 0) -> int:
+    """Where the first character at or behind `at` stands that is no blank, or the end."""
+    found = _SOLID.search(text, at)
+    return len(text) if found is None else found.start()
+
+
+def element_name(text: str, at: int, begin: str, middle: str) -> tuple[str, int] | None:
+    """The name between `begin`, which is to stand at `at`, and `middle`, such as those of
+    `<parameter=NAME>`, and where that ends. None where there is none: a name is on one line, and
+    holds nothing that `middle` begins with."""
+    start = at + len(begin)
+    stop = text.find(middle, start)
+    name = text[start:stop]
+    if not text.startswith(begin, at) or stop < 0 or not name:
+        return None
+    if "\n" in name or middle[0] in name:
+        return None
+    return name, stop + len(middle)
+
+
+def named_elements(text: str, marks: tuple[str, str, str]) -> list[tuple[str, str]] | None:
+    """Name and content of each element, such as `<parameter=NAME>CONTENT</parameter>`. `marks`
+    stand before a name, behind it, and behind the content, which ends with the first of them. None
+    where anything but blanks stands beside the elements. Takes time in proportion to the text."""
+    begin, middle, end = marks
+    found = []
+    at = after_blanks(text)
+    while at < len(text):
+        named = element_name(text, at, begin, middle)
+        stop = text.find(end, named[1]) if named is not None else -1
+        if named is None or stop < 0:
+            return None
+        found.append((named[0], text[named[1] : stop]))
+        at = after_blanks(text, stop + len(end))
+    return found
 
 
 def _properties(schema: Any) -> Mapping[str, Any]:

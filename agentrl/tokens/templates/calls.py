@@ -21,7 +21,7 @@ from typing_extensions import Buffer
 
 from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.hermes import MalformedCallError
-from agentrl.tokens.formats.values import json_arguments, read_arguments
+from agentrl.tokens.formats.values import after_blanks, json_arguments, read_arguments
 from agentrl.tokens.templates.marks import LETTERS, Marks
 
 __all__ = ["CallsOf", "Shown", "learn_calls"]
@@ -64,11 +64,11 @@ class CallsOf(msgspec.Struct, frozen=True):
         if not self.before.strip():
             return self._read_bare(text, prefix, tools)
         said, calls, at = list[str](), list[ToolCall](), 0
-        while (begin := _free(self.before).search(text, at)) is not None:
-            said.append(text[at : begin.start()])
-            more: re.Match[str] | None = begin
+        while (begun := _first(text, at, [self.before])) is not None:
+            said.append(text[at : begun[0]])
+            more: int | None = begun[1]
             while more is not None:
-                found, at = self._one(text, more.end(), tools)
+                found, at = self._one(text, more, tools)
                 calls += [
                     ToolCall(f"{prefix}{len(calls) + n}", *one) for n, one in enumerate(found)
                 ]
@@ -83,14 +83,14 @@ class CallsOf(msgspec.Struct, frozen=True):
         whole = "".join(said)
         return (whole.strip("\n") if calls else whole), calls
 
-    def _more(self, text: str, at: int) -> re.Match[str] | None:
-        """What stands between the call that ends at `at` and another, where there is one: where
-        what stands after the last is there too, the longer of the two holds."""
+    def _more(self, text: str, at: int) -> int | None:
+        """Where another call begins behind the one that ends at `at`, if there is one: where what
+        stands between two and what stands after the last are both there, the longer holds."""
         if self.between is None:
             return None
         more, end = (_free(mark).match(text, at) for mark in (self.between, self.after))
         is_last = more is not None and end is not None and end.end() >= more.end()
-        return None if is_last else more
+        return None if more is None or is_last else more.end()
 
     def _read_bare(
         self, text: str, prefix: str, tools: Collection[str]
@@ -132,17 +132,16 @@ class CallsOf(msgspec.Struct, frozen=True):
     def _name(self, text: str, at: int) -> tuple[str, int]:
         """A name, and where what follows it begins."""
         if self.middle.strip():
-            ends = [_free(self.middle)]
+            ends = [self.middle]
         elif self.pair is None:
-            ends = [re.compile(r"\s*(?={)")]
+            ends = ["{"]
         else:
-            ends = [_free(mark) for mark in (self.pair[0], self.between, self.after) if mark]
-        found = [match for end in ends if (match := end.search(text, at))]
-        first = min(found, key=lambda match: match.start(), default=None)
-        name = text[at : first.start()].strip() if first else ""
+            ends = [mark for mark in (self.pair[0], self.between, self.after) if mark]
+        first = _first(text, at, ends)
+        name = text[at : first[0]].strip() if first else ""
         if first is None or not name or "\n" in name or LETTERS.search(name):
             raise MalformedCallError("a call has no name")
-        return name, first.end() if self.middle.strip() else first.start()
+        return name, first[1] if self.middle.strip() else first[0]
 
 
 def learn_calls(shown: Shown, marks: Marks) -> CallsOf | None:
@@ -286,7 +285,7 @@ def _leaves(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _json_at(text: str, at: int) -> tuple[bytes, int]:
     """A JSON value as it is written, and where it ends."""
-    at += len(text[at:]) - len(text[at:].lstrip())
+    at = after_blanks(text, at)
     try:
         _, end = _decoder.raw_decode(text, at)
     except RecursionError as error:
@@ -325,10 +324,22 @@ def _read(raw: Buffer, kind: type[_T]) -> _T:
         raise MalformedCallError(f"a tool call is not what it should be ({error})") from error
 
 
+def _first(text: str, at: int, marks: Sequence[str]) -> tuple[int, int] | None:
+    """Where the first of `marks` that stands at or behind `at` begins and ends, with the blanks
+    around it. All are looked for at once, and blanks before a mark once it is found: so what is
+    read is read once."""
+    found = re.compile("|".join(map(_words, marks))).search(text, at)
+    return found and (at + len(text[at : found.start()].rstrip()), found.end())
+
+
 def _free(mark: str) -> re.Pattern[str]:
     """A mark whose blanks may be others, or none."""
-    words = map(re.escape, mark.split())
-    return re.compile(r"\s*" + "".join(rf"{word}\s*" for word in words))
+    return re.compile(r"\s*" + _words(mark))
+
+
+def _words(mark: str) -> str:
+    """The pattern of a mark without the blanks before it."""
+    return "".join(rf"{re.escape(word)}\s*" for word in mark.split())
 
 
 def _edged(mark: str) -> re.Pattern[str]:
