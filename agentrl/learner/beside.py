@@ -9,8 +9,6 @@ from concurrent.futures import Future, wait
 from threading import Thread
 from typing import Any, TypeVar
 
-import torch
-
 from agentrl.learner.agreement import Rank, by_source, together
 
 __all__ = ["TURN_S", "by_source_in_turns", "in_a_thread", "of_all_ranks"]
@@ -24,6 +22,8 @@ T = TypeVar("T")
 def in_a_thread(name: str, call: Callable[[], T]) -> "Future[T]":
     """What `call` returns or raises, once it has; a process that ends does not wait for it. The
     call has the caller's GPU as its own."""
+    import torch  # late: those who only look for a checkpoint need none
+
     future: Future[T] = Future()
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
