@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 import numpy as np
@@ -85,6 +86,10 @@ class Story:
     def __init__(self) -> None:
         self._told: set[tuple[str, int]] = set()
         self._changed = anyio.Event()
+        self._token = anyio.lowlevel.current_token()
+
+    def tell_from_thread(self, what: str, number: int) -> None:
+        anyio.from_thread.run_sync(self.tell, what, number, token=self._token)
 
     def tell(self, what: str, number: int) -> None:
         self._told.add((what, number))
@@ -107,7 +112,7 @@ class Engine:
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> PushReport:
         list(tensors)
         self.version = version
-        anyio.from_thread.run_sync(self._story.tell, "wanted", version)
+        self._story.tell_from_thread("wanted", version)
         return PushReport(version, pause_s=0.0, total_s=0.0, num_bytes=1, engines=("e",))
 
     def inspect(self) -> None: ...
@@ -155,7 +160,7 @@ class LearnerPeer(BlockingPeer):
     def receive(self, timeout_s: float) -> Received:
         message, columns = super().receive(timeout_s)
         if message == Rows(0):
-            anyio.from_thread.run_sync(self.story.tell, "wanted", self.asked)
+            self.story.tell_from_thread("wanted", self.asked)
         return message, columns
 
 
