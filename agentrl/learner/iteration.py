@@ -64,8 +64,10 @@ class IterationResult:
 
     @property
     def skipped(self) -> bool:
-        """Whether no step changed the weights of any model."""
-        return all(step.skipped for steps in self.steps.values() for step in steps)
+        """Whether steps were tried and none was finite. Steps without a trained token are not
+        tried."""
+        tried = [one for steps in self.steps.values() for one in steps if one is not _NOT_TAKEN]
+        return bool(tried) and all(step.skipped for step in tried)
 
 
 def train_lease(
@@ -113,7 +115,7 @@ def train_lease(
         for index, step in enumerate(steps):
             hooks.step = index
             if not num_trained[index]:
-                _LOG.warning(
+                _LOG.info(
                     "iteration %d: step %d of %d is not taken, because it has no token to train",
                     header.number,
                     index + 1,

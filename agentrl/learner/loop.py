@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LearnerOutcome:
-    """How a run of the learner ended. `num_skipped`: iterations that changed no weights."""
+    """How a run of the learner ended. `num_skipped`: iterations in which no step was finite."""
 
     num_iterations: int
     num_skipped: int
@@ -231,8 +231,7 @@ class _Learner:
         self._num_skipped += result.skipped
         if result.skipped:
             logger.warning(
-                "iteration %d changed no weights: each of its %d steps had no token to train, or a "
-                "loss or gradient that was not finite",
+                "iteration %d skipped: none of its %d steps was finite",
                 header.number,
                 sum(map(len, result.steps.values())),
             )
