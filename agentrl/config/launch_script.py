@@ -256,13 +256,15 @@ class _Reader:
         variables, name = self._variables, command.words[0].raw
         texts = [variables.text_of(word) for word in command.words[1:]]
         flags = "".join(text for text in texts if text and text[0] in "-+")
+        both = command.assignments
+        ahead, assigned = both[: command.num_ahead], both[command.num_ahead :]
         if name == "export":
-            names = [each.name for each in command.assignments]
+            names = [each.name for each in assigned]
             self._exported |= dict.fromkeys(
                 [*names, *(t for t in texts if t and NAME.fullmatch(t))]
             )
         is_local = bool(self._locals) and name != "export" and name != "readonly"
-        for assignment in command.assignments:
+        for assignment in assigned:
             if is_local and "g" not in flags:
                 self._locals[-1].setdefault(assignment.name, variables.values.get(assignment.name))
             self._look_at(assignment.items or ())
@@ -278,6 +280,8 @@ class _Reader:
                     self._locals[-1].setdefault(text, variables.values.get(text))
                 if is_local or is_set or re.search(r"[niAlu]", flags):
                     variables.lose(found[0], f"is set by {name} ({variables.place})")
+        for each in ahead:  # whether it stays depends on the names behind
+            variables.lose(each.name, f"stands ahead of {name} ({variables.place})")
         self.unknown += variables.notes
 
     def _set_by_program(

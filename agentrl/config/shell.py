@@ -45,7 +45,7 @@ class Assignment(msgspec.Struct, frozen=True):
 class Command(msgspec.Struct, frozen=True):
     """A simple command from its first line to its last. `function`: name and line of the function
     whose body it belongs to; `redirected`: its output goes elsewhere; `commented`: a comment ends
-    it, which no backslash continues."""
+    it, which no backslash continues; `num_ahead`: assignments that stand ahead of its words."""
 
     line: int
     last_line: int
@@ -56,6 +56,7 @@ class Command(msgspec.Struct, frozen=True):
     function: tuple[str, int] | None = None
     redirected: bool = False
     commented: bool = False
+    num_ahead: int = 0
 
     @property
     def trailing(self) -> bool:
@@ -133,6 +134,7 @@ class CommandScanner(WordScanner):
     def _command(self) -> tuple[Command | None, str]:
         words: list[Word] = []
         assigned: list[Assignment] = []
+        ahead = 0
         first, redirected = Command(self._line, 0, (), ()), False
         while True:
             self._blanks()
@@ -148,6 +150,7 @@ class CommandScanner(WordScanner):
                 self._redirect(found)
             elif assignment := self._assignment(words):
                 assigned.append(assignment)
+                ahead += not words
             else:
                 word = self._next_word(begun=bool(words or assigned))
                 words += [word] if word is not None else []
@@ -160,6 +163,7 @@ class CommandScanner(WordScanner):
             last_line=last,
             words=tuple(words),
             assignments=tuple(assigned),
+            num_ahead=ahead,
             redirected=redirected,
             commented=self._commented and operator in ("\n", "end"),
         ), operator

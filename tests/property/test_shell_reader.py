@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.config.launch_script import LaunchScript, read_script
@@ -314,6 +314,8 @@ def test_a_plain_script_is_read_as_bash_runs_it(ground: Path, script: tuple[str,
 
 
 @given(script=_odd_script())
+@example(script=("A=x\nA=5 export B=$A\npython3 train.py --0 $A\n", ""))
+@example(script=("A=x\nA=5 export A\npython3 train.py --0 $A\n", ""))
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_what_is_not_understood_is_told_and_never_guessed(
     ground: Path, script: tuple[str, str]
