@@ -38,14 +38,16 @@ def placement_notes(config: RunConfig) -> list[str]:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         try:
             look_for(config.ray_address)
-            ray = stack.enter_context(Cluster(config.ray_address, Path(folder), ports_of(config)))
+            ports, call_s = ports_of(config), config.call_timeout_s
+            cluster = Cluster(config.ray_address, Path(folder), ports, call_s)
+            ray = stack.enter_context(cluster)
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster of Ray answers at {config.ray_address} (--ray-address)"
             why = str(error).splitlines()[0]
             return [f"{told}, so it is not known where processes would be: {why}"]
         device = config.device
         if device == "auto":
-            device = choose_device(device, ray.device_facts(_go_on)).device
+            device = choose_device(device, ray.device_facts(_go_on, config.start_timeout_s)).device
         check_device(config, device)
         supply = ray.supply(device)
         slots = plan_slots(config, supply, gpus_of(services))

@@ -184,7 +184,8 @@ def _launch(
         for note in take_rollouts(config, run.path):
             recorder.note(note)
     recorder.phase("parsed")
-    with Cluster(config.ray_address, run.ray, ports_of(config)) as cluster:
+    ports, call_s = ports_of(config), config.call_timeout_s
+    with Cluster(config.ray_address, run.ray, ports, call_s) as cluster:
         gate.arm()
         gate.check()
         device = _device(config, recorder, cluster, gate)
@@ -232,7 +233,7 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     wanted = config.device
     if wanted == "cpu" or (wanted == "cuda" and config.ray_address is None):
         return wanted
-    choice = choose_device(wanted, cluster.device_facts(gate.check))
+    choice = choose_device(wanted, cluster.device_facts(gate.check, config.start_timeout_s))
     check_device(config, choice.device)
     for note in (str(choice), *notes_on_device(config, choice.device)):
         recorder.note(note)
