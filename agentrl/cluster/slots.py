@@ -24,9 +24,15 @@ import msgspec
 
 from agentrl.cluster.engine_parts import num_parts, part_names
 from agentrl.cluster.kinds import ProcessKind
-from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup, PlannedEngine, engines_of
+from agentrl.config.engine_groups import (
+    PLACEHOLDER,
+    EngineGroup,
+    PlannedEngine,
+    attention_ranks,
+    engines_of,
+)
 from agentrl.config.engine_settings import own_settings
-from agentrl.config.engines import attention_ranks, said_ranks
+from agentrl.config.engines import said_ranks
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
