@@ -20,7 +20,7 @@ from agentrl.config.device_defaults import check_device
 from agentrl.config.eval_sets import eval_sets
 from agentrl.config.port_range import ports_of
 from agentrl.config.run import RunConfig
-from agentrl.envs.services import gpus_of, services_of_run
+from agentrl.envs.services import cpus_of, gpus_of, services_of_run
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = ["look_for", "placed", "placement_notes"]
@@ -50,7 +50,7 @@ def placement_notes(config: RunConfig) -> list[str]:
             device = choose_device(device, ray.device_facts(_go_on, config.start_timeout_s)).device
         check_device(config, device)
         supply = ray.supply(device)
-        slots = plan_slots(config, supply, gpus_of(services))
+        slots = plan_slots(config, supply, gpus_of(services), cpus_of(services))
         ray.place(slots, supply.device, _go_on, config.place_timeout_s)
         # a run without --save has its checkpoints in its own directory
         check_nodes(ray, msgspec.structs.replace(config, save=config.save or config.run_dir))

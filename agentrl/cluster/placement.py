@@ -22,7 +22,15 @@ from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_option
 from agentrl.cluster.ports import NodePorts
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
-from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
+from agentrl.cluster.slots import (
+    NodePlace,
+    Slot,
+    Supply,
+    bundle_sizes,
+    bundles_of,
+    emptiest,
+    in_order,
+)
 from agentrl.config.device import Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
@@ -179,7 +187,8 @@ class Cluster:
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            self._group, self._device = self._reserve(sizes, device, check, timeout_s), device
+            self._group = self._reserve(bundles_of(slots, device), check, timeout_s)
+            self._device = device
             hosts = [self._host_for(slot) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], timeout_s, check)
         except ray.exceptions.RayError as error:
@@ -196,14 +205,14 @@ class Cluster:
         return dict(self._places)
 
     def _reserve(
-        self, sizes: Sequence[int], device: str, check: Callable[[], None], timeout_s: float
+        self, bundles: list[dict[str, int]], check: Callable[[], None], timeout_s: float
     ) -> Any:
-        """A placement group of so many devices in each bundle; None for no bundle."""
+        """A placement group of these bundles; None for none."""
         from ray.util.placement_group import placement_group
 
-        if not sizes:
+        if not bundles:
             return None
-        group = placement_group([{device: size} for size in sizes], strategy="PACK")
+        group = placement_group(bundles, strategy="PACK")
         self._wait_for([group.ready()], timeout_s, check)
         return group
 
@@ -249,7 +258,7 @@ class Cluster:
         import ray
 
         options = {
-            "num_cpus": slot.size if self._device == "CPU" else 0,
+            "num_cpus": slot.num_cpus + (slot.size if self._device == "CPU" else 0),
             "num_gpus": slot.size if self._device == "GPU" else 0,
             "scheduling_strategy": self._where(slot, node),
             "max_concurrency": 8,
