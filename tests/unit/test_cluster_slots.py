@@ -423,3 +423,23 @@ def test_services_that_ask_for_other_numbers_of_processors_do_not_change_places(
 def test_a_service_cannot_ask_for_less_than_no_processor() -> None:
     with pytest.raises(ValueError, match="service judge: cpus is -1; give 0 or more"):
         ServiceSpec("judge", ["serve"], "/", cpus=-1)
+
+
+def test_a_run_that_needs_every_device_of_twelve_nodes_has_them_all() -> None:
+    """Half nodes of the learner share one, each part of an engine and the service has its own."""
+    config = RunConfig(
+        actor_num_nodes=2,
+        actor_num_gpus_per_node=4,
+        num_agent_workers=3,
+        rollout_num_gpus=80,
+        rollout_num_gpus_per_engine=16,
+    )
+    slots = plan_slots(config, gpus(*[8] * 12), {"judge": 8})
+    assert bundle_sizes(slots) == [4, 4, *[8] * 11]
+    halves = [f"engine-{n}{part}" for n in range(5) for part in ("", ".1")]
+    ranks = [f"learner-{rank}" for rank in range(8)]
+    assert {slot.name for slot in slots} == {
+        "host", "workers-1", "workers-2", "judge", *halves, *ranks
+    }  # fmt: skip
+    with pytest.raises(EnvironmentSetupError, match="do not fit"):
+        plan_slots(config, gpus(*[8] * 11, 7, 1), {"judge": 8})
