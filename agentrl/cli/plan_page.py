@@ -6,10 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.config.engine_groups import EngineGroup
+from agentrl.config.engine_groups import EngineGroup, attention_ranks
 from agentrl.config.engine_memory import EngineRoom, engine_room, push_bytes
 from agentrl.config.engine_settings import way_of
-from agentrl.config.engines import attention_ranks
 from agentrl.config.freezing import freezes
 from agentrl.config.learner_memory import checkpoint_bytes
 from agentrl.config.lengths import notes_on_lengths

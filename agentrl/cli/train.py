@@ -13,8 +13,9 @@ import msgspec
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.conditions import has_shipped_estimator
 from agentrl.config.device import Device
+from agentrl.config.engine_groups import attention_ranks
 from agentrl.config.engine_settings import ways_of_groups
-from agentrl.config.engines import attention_ranks, said_ranks
+from agentrl.config.engines import said_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.fields import own_fields
 from agentrl.config.mixture import ways_of

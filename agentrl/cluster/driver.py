@@ -26,6 +26,7 @@ from agentrl.cluster.external_engines import ExternalWatch
 from agentrl.cluster.failures import given_up
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.hung import HungWatch
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
@@ -87,6 +88,15 @@ class Driver:
             self._processes.ask_for_weights,
             clock,
         )
+        self._hung = HungWatch(
+            lambda: self._processes.spec.engines,
+            self.state,
+            recorder,
+            lambda name: self._processes.signal(name, None, signal.SIGKILL),
+            clock,
+            limit_s=2 * spec.config.call_timeout_s,
+            key=read_key(spec.engine_key_file),
+        )
         asks = (self._processes.unroute, self._processes.ask_for_weights)
         self._external = (
             ExternalWatch(spec, self.state, recorder, *asks)
@@ -138,6 +148,8 @@ class Driver:
                 conversation.start_soon(self._feeder.run)
                 if not self._spec.config.colocate:  # else engines wait as long as a step takes
                     conversation.start_soon(self._silence.run)
+                    if self._external is None:  # others start their own
+                        conversation.start_soon(self._hung.run)
                 if self._external is not None:
                     conversation.start_soon(self._external.run)
                 await self._conduct()

@@ -20,7 +20,7 @@ from agentrl.config.device_defaults import check_device
 from agentrl.config.eval_sets import eval_sets
 from agentrl.config.port_range import ports_of
 from agentrl.config.run import RunConfig
-from agentrl.envs.services import gpus_of, services_of_run
+from agentrl.envs.services import cpus_of, gpus_of, services_of_run
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = ["look_for", "placed", "placement_notes"]
@@ -38,17 +38,19 @@ def placement_notes(config: RunConfig) -> list[str]:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         try:
             look_for(config.ray_address)
-            ray = stack.enter_context(Cluster(config.ray_address, Path(folder), ports_of(config)))
+            ports, call_s = ports_of(config), config.call_timeout_s
+            cluster = Cluster(config.ray_address, Path(folder), ports, call_s)
+            ray = stack.enter_context(cluster)
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster of Ray answers at {config.ray_address} (--ray-address)"
             why = str(error).splitlines()[0]
             return [f"{told}, so it is not known where processes would be: {why}"]
         device = config.device
         if device == "auto":
-            device = choose_device(device, ray.device_facts(_go_on)).device
+            device = choose_device(device, ray.device_facts(_go_on, config.start_timeout_s)).device
         check_device(config, device)
         supply = ray.supply(device)
-        slots = plan_slots(config, supply, gpus_of(services))
+        slots = plan_slots(config, supply, gpus_of(services), cpus_of(services))
         ray.place(slots, supply.device, _go_on, config.place_timeout_s)
         # a run without --save has its checkpoints in its own directory
         check_nodes(ray, msgspec.structs.replace(config, save=config.save or config.run_dir))

@@ -16,16 +16,14 @@ from typing import Any
 
 from agentrl.errors import AgentRLError, EnvironmentSetupError, SlotLostError
 
-__all__ = ["CALL_S", "answer", "is_silent", "on_slot", "patiently", "until_done"]
+__all__ = ["answer", "is_silent", "on_slot", "patiently", "until_done"]
 
 _LOG = logging.getLogger(__name__)
 #: Seconds between calls to a node of which Ray does not know yet whether it is gone.
 SILENT_S = 1.0
-#: Seconds that a host may take for what it does at once.
-CALL_S = 60.0
 
 
-def answer(reference: Any, timeout_s: float = CALL_S) -> Any:
+def answer(reference: Any, timeout_s: float) -> Any:
     """What a host answers. Raises what Ray does."""
     import ray
 
@@ -40,7 +38,7 @@ def is_silent() -> suppress:
 
 
 @contextmanager
-def on_slot(slot: str, address: str) -> Iterator[None]:
+def on_slot(slot: str, address: str, timeout_s: float) -> Iterator[None]:
     """Raises SlotLostError for a host that is gone, or hangs, and EnvironmentSetupError with the
     node's address for what its system refuses; a host that is silent Ray still asks."""
     import ray
@@ -51,8 +49,8 @@ def on_slot(slot: str, address: str) -> Iterator[None]:
         raise
     except ray.exceptions.GetTimeoutError as error:
         raise SlotLostError(
-            f"{slot} on {address} does not answer within {CALL_S:g} s: look for a disk or a mount "
-            "there that hangs"
+            f"{slot} on {address} does not answer within {timeout_s:g} s (--call-timeout-s): look "
+            "for a disk or a mount there that hangs"
         ) from error
     except ray.exceptions.RayActorError as error:
         raise SlotLostError(
@@ -69,23 +67,23 @@ def on_slot(slot: str, address: str) -> Iterator[None]:
         raise EnvironmentSetupError(f"{slot} on {address}: {said}") from error
 
 
-def patiently(method: Any, *args: object) -> Any:
+def patiently(timeout_s: float, method: Any, *args: object) -> Any:
     """What a method of a host returns, which Ray may not be able to ask for a while."""
     import ray
 
     while True:
         with suppress(ray.exceptions.ActorUnavailableError):
-            return answer(method.remote(*args))
+            return answer(method.remote(*args), timeout_s)
         time.sleep(SILENT_S)  # Ray asks that node again, and decides
 
 
-def until_done(slot: str, method: Any, *args: object) -> Any:
+def until_done(slot: str, timeout_s: float, method: Any, *args: object) -> Any:
     """The same of a method that may be asked again and again, however long its host hangs."""
     import ray
 
     while True:
         with suppress(ray.exceptions.GetTimeoutError, TimeoutError):
-            return patiently(method, *args)
+            return patiently(timeout_s, method, *args)
         _LOG.warning(
             "the node of %s hangs, and is asked again: look for a disk or a mount there that does "
             "not answer",

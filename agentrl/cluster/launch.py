@@ -38,7 +38,7 @@ from agentrl.config.secrets import secrets_of, without_secrets
 from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
-from agentrl.envs.services import gpus_of, services_of_run
+from agentrl.envs.services import cpus_of, gpus_of, services_of_run
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
     AgentRLError,
@@ -184,13 +184,14 @@ def _launch(
         for note in take_rollouts(config, run.path):
             recorder.note(note)
     recorder.phase("parsed")
-    with Cluster(config.ray_address, run.ray, ports_of(config)) as cluster:
+    ports, call_s = ports_of(config), config.call_timeout_s
+    with Cluster(config.ray_address, run.ray, ports, call_s) as cluster:
         gate.arm()
         gate.check()
         device = _device(config, recorder, cluster, gate)
         config = msgspec.structs.replace(config, device=device)
         supply = cluster.supply(device)
-        slots = plan_slots(config, supply, gpus_of(services))
+        slots = plan_slots(config, supply, gpus_of(services), cpus_of(services))
         cluster.place(slots, supply.device, gate.check, config.place_timeout_s)
         recorder.phase("placed")
         check_nodes(cluster, config)
@@ -232,7 +233,7 @@ def _device(config: RunConfig, recorder: Recorder, cluster: Cluster, gate: Signa
     wanted = config.device
     if wanted == "cpu" or (wanted == "cuda" and config.ray_address is None):
         return wanted
-    choice = choose_device(wanted, cluster.device_facts(gate.check))
+    choice = choose_device(wanted, cluster.device_facts(gate.check, config.start_timeout_s))
     check_device(config, choice.device)
     for note in (str(choice), *notes_on_device(config, choice.device)):
         recorder.note(note)

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
-from agentrl.cluster.host_calls import (
-    CALL_S,
-    answer,
-    is_silent,
-    on_slot,
-    patiently,
-    until_done,
-)
+from agentrl.cluster.host_calls import answer, is_silent, on_slot, patiently, until_done
 from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.no_place import answering, free_of, no_answer, no_place
 from agentrl.cluster.node_facts import NodeFacts, facts_of
@@ -29,8 +22,16 @@ from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_option
 from agentrl.cluster.ports import NodePorts
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
 from agentrl.cluster.signals import in_turns
-from agentrl.cluster.slots import NodePlace, Slot, Supply, bundle_sizes, emptiest, in_order
-from agentrl.config.device import LOOK_S, Device, DeviceFacts, look
+from agentrl.cluster.slots import (
+    NodePlace,
+    Slot,
+    Supply,
+    bundle_sizes,
+    bundles_of,
+    emptiest,
+    in_order,
+)
+from agentrl.config.device import Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
 __all__ = ["Cluster"]
@@ -42,10 +43,13 @@ _LOG = logging.getLogger(__name__)
 
 class Cluster:
     """A Ray cluster with one host per slot; a local one is started when no address is given, with
-    its sockets and logs in `folder`. `ports`: those that processes may listen on (None: any)."""
+    its sockets and logs in `folder`. `ports`: those that processes may listen on (None: any).
+    `call_s`: --call-timeout-s, which a host may take for what it does at once."""
 
-    def __init__(self, address: str | None, folder: Path, ports: range | None = None) -> None:
-        self._address = address
+    def __init__(
+        self, address: str | None, folder: Path, ports: range | None = None, call_s: float = 60.0
+    ) -> None:
+        self._address, self._call_s = address, call_s
         self._folder = folder
         self._ports = NodePorts(ports)
         self.ray_calls = RayCalls()
@@ -153,19 +157,19 @@ class Cluster:
             answer: T = ray.get(task.remote(*args), timeout=timeout_s)
         return answer
 
-    def device_facts(self, check: Callable[[], None]) -> DeviceFacts:
+    def device_facts(self, check: Callable[[], None], timeout_s: float) -> DeviceFacts:
         """What the Python of a node with GPUs could do with them. `check` is called meanwhile, and
-        may raise."""
+        may raise. `timeout_s`: --start-timeout-s, as a process of it is started for that."""
         import ray
 
         if not (num_gpus := self.num_gpus()):
             return DeviceFacts("Ray", 0)
         task = ray.remote(look).options(num_cpus=0, num_gpus=1, max_retries=0).remote
-        asked = [task(num_gpus, "Ray")]
+        asked = [task(num_gpus, "Ray", timeout_s)]
         try:
-            facts: DeviceFacts = self._wait_for(asked, LOOK_S, check)[0]
+            facts: DeviceFacts = self._wait_for(asked, timeout_s, check)[0]
         except ray.exceptions.RayError as error:
-            raise no_answer(error, num_gpus, LOOK_S) from error
+            raise no_answer(error, num_gpus, timeout_s) from error
         return facts
 
     def place(
@@ -183,7 +187,8 @@ class Cluster:
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
         try:
-            self._group, self._device = self._reserve(sizes, device, check, timeout_s), device
+            self._group = self._reserve(bundles_of(slots, device), check, timeout_s)
+            self._device = device
             hosts = [self._host_for(slot) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], timeout_s, check)
         except ray.exceptions.RayError as error:
@@ -200,14 +205,14 @@ class Cluster:
         return dict(self._places)
 
     def _reserve(
-        self, sizes: Sequence[int], device: str, check: Callable[[], None], timeout_s: float
+        self, bundles: list[dict[str, int]], check: Callable[[], None], timeout_s: float
     ) -> Any:
-        """A placement group of so many devices in each bundle; None for no bundle."""
+        """A placement group of these bundles; None for none."""
         from ray.util.placement_group import placement_group
 
-        if not sizes:
+        if not bundles:
             return None
-        group = placement_group([{device: size} for size in sizes], strategy="PACK")
+        group = placement_group(bundles, strategy="PACK")
         self._wait_for([group.ready()], timeout_s, check)
         return group
 
@@ -229,9 +234,9 @@ class Cluster:
         self._asked.pop(slot, None)
         try:
             place: NodePlace = ray.get(asked)
-            with on_slot(slot, place.address):
+            with on_slot(slot, place.address, self._call_s):
                 for path, data in self._files.items():
-                    answer(host.write_file.remote(path, data))
+                    answer(host.write_file.remote(path, data), self._call_s)
         except SlotLostError as loss:
             _LOG.warning("no place for %s yet: %s", slot, loss)
             return None
@@ -253,7 +258,7 @@ class Cluster:
         import ray
 
         options = {
-            "num_cpus": slot.size if self._device == "CPU" else 0,
+            "num_cpus": slot.num_cpus + (slot.size if self._device == "CPU" else 0),
             "num_gpus": slot.size if self._device == "GPU" else 0,
             "scheduling_strategy": self._where(slot, node),
             "max_concurrency": 8,
@@ -298,7 +303,7 @@ class Cluster:
         EnvironmentSetupError where no port is free."""
         slot = self._slot_of[process]
         with self._there(slot):
-            find = partial(until_done, slot, self._hosts[slot].free_ports)
+            find = partial(until_done, slot, self._call_s, self._hosts[slot].free_ports)
             return self._ports.give(process, self._places[slot], find)
 
     @calls_ray
@@ -307,8 +312,8 @@ class Cluster:
     ) -> NodeFacts:
         """What the node of a slot is like, as `facts_here`. Raises SlotLostError, and
         EnvironmentSetupError where the node cannot say."""
-        with self._there(slot), answering(CALL_S):
-            told = patiently(self._hosts[slot].facts, list(paths), list(places))
+        with self._there(slot), answering(self._call_s):
+            told = patiently(self._call_s, self._hosts[slot].facts, list(paths), list(places))
         return facts_of(told)
 
     @calls_ray
@@ -319,7 +324,7 @@ class Cluster:
         for slot, host in self._hosts.items():
             try:
                 with self._there(slot):
-                    patiently(host.write_file, path, data)
+                    patiently(self._call_s, host.write_file, path, data)
             except SlotLostError as error:
                 _LOG.warning("%s has not been written there yet: %s", path, error)
 
@@ -329,7 +334,7 @@ class Cluster:
         SlotLostError."""
         slot = self._slot_of[order.name]
         with self._there(slot):
-            return int(until_done(slot, self._hosts[slot].start, order))
+            return int(until_done(slot, self._call_s, self._hosts[slot].start, order))
 
     @calls_ray
     def signal(self, process: str, number: int, pid: int | None = None) -> bool:
@@ -337,7 +342,8 @@ class Cluster:
         as its node says. Raises SlotLostError."""
         slot = self._slot_of[process]
         with self._there(slot), is_silent():
-            return bool(answer(self._hosts[slot].signal.remote(process, number, pid)))
+            asked = self._hosts[slot].signal.remote(process, number, pid)
+            return bool(answer(asked, self._call_s))
         return False
 
     @calls_ray
@@ -384,7 +390,7 @@ class Cluster:
         return told
 
     def _there(self, slot: str) -> AbstractContextManager[None]:
-        return on_slot(slot, self._places[slot].address)
+        return on_slot(slot, self._places[slot].address, self._call_s)
 
 
 def _place_of(node: Mapping[str, Any]) -> NodePlace:

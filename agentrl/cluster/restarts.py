@@ -138,10 +138,11 @@ class Processes:
         life = self._lives.get(notice.name)
         return life.learner if life is not None and life.pid == notice.pid else None
 
-    async def signal(self, name: str, incarnation: str, number: int) -> bool:
-        """Send a signal to a process, not to one in its place. Whether it was there."""
+    async def signal(self, name: str, incarnation: str | None, number: int) -> bool:
+        """Send a signal to a process, not to one in its place (None: to whichever bears the name
+        now). Whether it was there."""
         life = self._lives.get(name)
-        if life is None or life.incarnation != incarnation:
+        if life is None or incarnation not in (None, life.incarnation):
             return False
         return bool(await in_thread(self._cluster.signal, name, number, life.pid))
 

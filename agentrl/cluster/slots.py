@@ -1,9 +1,9 @@
 """Which process runs where: pure rules, before and after Ray has chosen nodes.
 
     one node without GPUs   one slot on the driver's node runs everything
-    else                    a slot per learner rank, per engine and per service that asks for some,
-                            with its devices; one on the driver's node for the rest, and one per
-                            further node for agent workers
+    else                    a slot per learner rank, per engine and per service that asks for some
+                            devices or processors, with these; one on the driver's node for the
+                            rest, and one per further node for agent workers
     --colocate              a slot per engine, with the learner ranks that have its devices too
     placeholder groups      a slot per device, in which nothing runs; under --colocate the learner's
                             ranks alone
@@ -18,15 +18,22 @@ a tensor-parallel group in several bundles that is no larger than the ranks of a
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
 from agentrl.cluster.engine_parts import num_parts, part_names
 from agentrl.cluster.kinds import ProcessKind
-from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup, PlannedEngine, engines_of
+from agentrl.config.engine_groups import (
+    PLACEHOLDER,
+    EngineGroup,
+    PlannedEngine,
+    attention_ranks,
+    engines_of,
+)
 from agentrl.config.engine_settings import own_settings
-from agentrl.config.engines import attention_ranks, said_ranks
+from agentrl.config.engines import said_ranks
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
 
@@ -35,6 +42,7 @@ __all__ = [
     "Slot",
     "Supply",
     "bundle_sizes",
+    "bundles_of",
     "emptiest",
     "fits",
     "in_order",
@@ -59,13 +67,14 @@ class Supply(msgspec.Struct, frozen=True):
 class Slot(msgspec.Struct, frozen=True):
     """A host's share of a node: its name, number of devices, and the kinds of the processes that
     belong to it, by their names. It is in a bundle (its number), or on a node (its number; 0 is the
-    driver's)."""
+    driver's). `num_cpus`: processors that are set aside for it beside devices that are none."""
 
     name: str
     size: int
     processes: dict[str, ProcessKind] = {}
     bundle: int | None = None
     node: int | None = 0
+    num_cpus: int = 0
 
 
 class NodePlace(msgspec.Struct, frozen=True):
@@ -86,8 +95,14 @@ class NodePlace(msgspec.Struct, frozen=True):
         return f"{self.address}{devices}"
 
 
-def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -> list[Slot]:
-    """Slots of a run. `services`: the GPUs of each, which it has where models run on GPUs.
+def plan_slots(
+    config: RunConfig,
+    supply: Supply,
+    services: Mapping[str, int],
+    cpus: Mapping[str, int] = MappingProxyType({}),
+) -> list[Slot]:
+    """Slots of a run. `services`: the GPUs of each, which it has where models run on GPUs. `cpus`:
+    the processors of those that ask for some.
 
     Raises EnvironmentSetupError for one that the cluster is too small for.
     """
@@ -111,9 +126,15 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
         with_devices += _apart(groups, largest)
     sizes = {size for engine in engines_of(groups) for _, size in _parts(engine, largest)}
     bundled = _bundled(with_devices, config.actor_num_gpus_per_node, sizes, config.colocate)
-    asking = {name: n for name, n in services.items() if n and supply.device == "GPU"}
+    asking = {n: size for n, size in services.items() if size and supply.device == "GPU"}
+    if supply.device == "CPU":  # processors are the devices
+        asking, cpus = {n: cpus[n] for n in services if cpus.get(n)}, {}
+    own = [name for name in services if asking.get(name) or cpus.get(name)]
     alone = [Slot(e.name, e.size, _of("eval-engine", e.name)) for e in of_evaluations]
-    alone += [Slot(name, size, _of("service", name)) for name, size in asking.items()]
+    alone += [
+        Slot(name, asking.get(name, 0), _of("service", name), num_cpus=cpus.get(name, 0))
+        for name in own
+    ]
     first = len(bundle_sizes(bundled))
     bundled += [
         msgspec.structs.replace(slot, bundle=first + index, node=None)
@@ -129,7 +150,7 @@ def plan_slots(config: RunConfig, supply: Supply, services: Mapping[str, int]) -
         Slot(f"workers-{node}", 0, _of("worker", *workers[node::num_nodes]), node=node)
         for node in range(1, min(num_nodes, len(workers)))
     ]
-    here = [name for name in services if name not in asking]
+    here = [name for name in services if name not in own]
     host = rest | _of("worker", *mine) | _of("service", *here)
     return [Slot("host", 0, host), *others, *bundled]
 
@@ -195,6 +216,15 @@ def bundle_sizes(slots: Sequence[Slot]) -> list[int]:
     return [sizes[number] for number in sorted(sizes)]
 
 
+def bundles_of(slots: Sequence[Slot], device: str) -> list[dict[str, int]]:
+    """What Ray is asked for, for each bundle: devices, and processors beside them."""
+    needs = [{device: size} if size else {} for size in bundle_sizes(slots)]
+    for slot in slots:
+        if slot.bundle is not None and slot.num_cpus:
+            needs[slot.bundle]["CPU"] = slot.num_cpus
+    return needs
+
+
 def in_order(slots: Sequence[Slot], places: Sequence[NodePlace]) -> list[int]:
     """For each slot, which of the places it takes. The i-th place was given to the i-th slot; slots
     of as many devices change places in their bundle, and bundles of alike slots as wholes."""
@@ -204,9 +234,11 @@ def in_order(slots: Sequence[Slot], places: Sequence[NodePlace]) -> list[int]:
             members.setdefault(slot.bundle, []).append(index)
     for indexes in members.values():
         indexes.sort(key=lambda i: (-slots[i].size, places[i].rank))
-    alike: dict[tuple[int, ...], list[int]] = {}
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for bundle, indexes in members.items():
-        alike.setdefault(tuple(slots[i].size for i in indexes), []).append(bundle)
+        alike.setdefault(tuple((slots[i].size, slots[i].num_cpus) for i in indexes), []).append(
+            bundle
+        )
     taken = list(range(len(slots)))
     for bundles in alike.values():
         by_place = sorted(bundles, key=lambda b: min(places[i].rank for i in members[b]))

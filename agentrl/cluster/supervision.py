@@ -2,6 +2,7 @@
 
     learner rank exits 0        done once every rank of its life has
     learner rank dies           all ranks are started again: they go on from the newest checkpoint
+    engine hangs                killed (`hung.py`), then as one that dies
     engine dies                 unrouted, started again, given the weights, routed
     router dies                 started again; engines are routed anew
     buffer, worker or service   started again

@@ -21,7 +21,6 @@ import msgspec
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = [
-    "LOOK_S",
     "Device",
     "DeviceChoice",
     "DeviceFacts",
@@ -38,7 +37,7 @@ _GPU_PACKAGES = ("sgl_kernel", "triton")
 _INSTALL = "pip install .[gpu]"
 _SEES = {"this host": "this host has", "Ray": "Ray sees"}
 #: Importing torch and the kernels of a GPU host from a cold disk.
-LOOK_S = 300.0
+_LOOK_S = 300.0
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
@@ -131,7 +130,11 @@ def choose_here(
     return choose_device(wanted, DeviceFacts("this host", 0) if wanted == "cpu" else facts())
 
 
-def look(num_gpus: int = 0, seen_by: Literal["this host", "Ray"] = "this host") -> DeviceFacts:
+def look(
+    num_gpus: int = 0,
+    seen_by: Literal["this host", "Ray"] = "this host",
+    timeout_s: float = _LOOK_S,
+) -> DeviceFacts:
     """What this host's Python could do with `num_gpus` GPUs that `seen_by` reports.
 
     Takes seconds where torch has to be asked, which is done where the GPU packages are installed.
@@ -139,15 +142,15 @@ def look(num_gpus: int = 0, seen_by: Literal["this host", "Ray"] = "this host") 
     facts = DeviceFacts(seen_by, num_gpus, torch=_version("torch"), missing=_not_installed())
     if not facts.torch or _is_cpu_build(facts.torch) or facts.missing:
         return facts
-    answer = _ask(sys.executable, "-m", "agentrl.config.device_probe", *_GPU_PACKAGES)
+    answer = _ask(timeout_s, sys.executable, "-m", "agentrl.config.device_probe", *_GPU_PACKAGES)
     return msgspec.structs.replace(answer, seen_by=seen_by, num_gpus=num_gpus)
 
 
-def _ask(*command: str) -> DeviceFacts:
+def _ask(timeout_s: float, *command: str) -> DeviceFacts:
     """The facts that `command` prints as its last line. A probe that dies has imported nothing."""
     try:
         done = subprocess.run(  # noqa: S603 - our own command, no shell
-            command, capture_output=True, timeout=LOOK_S
+            command, capture_output=True, timeout=timeout_s
         )
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=DeviceFacts)
     except (OSError, subprocess.TimeoutExpired, IndexError, msgspec.DecodeError):

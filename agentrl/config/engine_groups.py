@@ -24,6 +24,7 @@ __all__ = [
     "EngineGroup",
     "PlannedEngine",
     "alike",
+    "attention_ranks",
     "engines_of",
     "groups_of_file",
     "listed_groups",
@@ -58,6 +59,15 @@ class PlannedEngine(msgspec.Struct, frozen=True):
     kind: EngineKind
     size: int
     overrides: dict[str, Any] = {}
+
+
+def attention_ranks(sglang: Mapping[str, Any]) -> int:
+    """Groups of an engine's devices that each attend to requests of their own (data-parallel
+    attention), with the ServerArgs fields `sglang`. SGLang has two spellings for it."""
+    width = int(sglang.get("attn_dp_size") or 1)
+    if width == 1 and sglang.get("enable_dp_attention"):
+        width = int(sglang.get("dp_size") or 1)
+    return width
 
 
 def alike(num_engines: int, size: int) -> list[EngineGroup]:

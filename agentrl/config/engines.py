@@ -4,13 +4,13 @@ run: notes and refusals at the start."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentrl.config.engine_groups import attention_ranks
 from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.run import RunConfig
 
 __all__ = [
     "ROUTER_POLICY",
     "about_attention_ranks",
-    "attention_ranks",
     "named_ranks",
     "notes_on_engines",
     "said_ranks",
@@ -27,15 +27,6 @@ _READ_BY = {
     "balance_abs_threshold": ("cache_aware", "bucket"),
     "balance_rel_threshold": ("cache_aware", "bucket"),
 }
-
-
-def attention_ranks(sglang: Mapping[str, Any]) -> int:
-    """Groups of an engine's devices that each attend to requests of their own (data-parallel
-    attention), with the ServerArgs fields `sglang`. SGLang has two spellings for it."""
-    width = int(sglang.get("attn_dp_size") or 1)
-    if width == 1 and sglang.get("enable_dp_attention"):
-        width = int(sglang.get("dp_size") or 1)
-    return width
 
 
 def named_ranks(config: RunConfig) -> int:

@@ -14,7 +14,6 @@ from agentrl.columns import TOKEN_BYTES
 from agentrl.config.descriptors import open_files
 from agentrl.config.device_defaults import for_device
 from agentrl.config.engine_groups import PLACEHOLDER, EngineGroup
-from agentrl.config.engines import attention_ranks
 from agentrl.config.env_vars import without_secret_values
 from agentrl.config.eval_sets import engine_context, eval_sets
 from agentrl.config.external_engines import engine_urls
@@ -47,13 +46,15 @@ def capacity(config: RunConfig, model: ModelSummary) -> RunCapacity:
     episodes = groups * config.n_samples_per_prompt
     lengths = [n for n in (engine_context(config, sets), model.max_context) if n is not None]
     context = min(lengths) if lengths else None
+    widest = max(map(config.attention_ranks, config.engine_groups), default=1)
+    turns = widest * config.sglang_server_concurrency
     return RunCapacity(
         permits=config.num_permits,
         held_episodes=config.num_agent_workers * config.max_concurrent_episodes,
         charged_groups=groups,
         charged_episodes=episodes,
         context=context,
-        kv_tokens=context * min(config.sglang_server_concurrency, episodes) if context else None,
+        kv_tokens=context * min(turns, episodes) if context else None,
         stored_bytes=context * episodes * TOKEN_BYTES if context else None,
     )
 
@@ -120,7 +121,7 @@ def _engines(config: RunConfig) -> Iterator[str]:
 
 def _each(config: RunConfig, group: EngineGroup) -> str:
     """What an engine of a group has."""
-    width = attention_ranks({**config.sglang, **group.overrides})
+    width = config.attention_ranks(group)
     apart = f" in {width} groups of ranks" if width > 1 else ""
     return f" of {group.size} devices{apart}"
 

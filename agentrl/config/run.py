@@ -15,6 +15,7 @@ from agentrl.config.engine_groups import (
     EngineGroup,
     PlannedEngine,
     alike,
+    attention_ranks,
     engines_of,
     groups_of_file,
     prefill_and_decode,
@@ -248,14 +249,21 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def num_permits(self) -> int:
-        """Turns that may be in flight: those that sample them count, and not those that prefill."""
+        """Turns that may be in flight: of each group of ranks that attends to its own, on engines
+        that sample; those that prefill do not count."""
         sampling = [group for group in self.engine_groups if group.kind != "prefill"]
-        return sum(group.num_engines for group in sampling) * self.sglang_server_concurrency
+        ranks = sum(group.num_engines * self.attention_ranks(group) for group in sampling)
+        return ranks * self.sglang_server_concurrency
+
+    def attention_ranks(self, group: EngineGroup) -> int:
+        """Groups of an engine's devices, with the group's own settings (`engine_groups`)."""
+        return attention_ranks({**self.sglang, **group.overrides})
 
     @property
     def num_eval_permits(self) -> int | None:
         """Turns that engines of evaluations take at once; None where there are none."""
-        return len(self.eval_engines) * self.sglang_server_concurrency or None
+        ranks = len(self.eval_engines) * attention_ranks(self.sglang)
+        return ranks * self.sglang_server_concurrency or None
 
     @property
     def engine_names(self) -> list[str]:

@@ -42,17 +42,21 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     Env as `services[name]`, e.g. `http://127.0.0.1:31007`.
 
     `gpus`: devices of its own in a run on GPUs, all on one node. A service that asks for none sees
-    none, because all others belong to engines and learner. Raises ValueError for fewer than 0.
+    none, because all others belong to engines and learner. `cpus`: processors that Ray sets aside
+    for it, on any one node (with its devices, if it asks for both); 0: it runs where the program
+    does. A run without a cluster sets none aside. Raises ValueError for fewer than 0.
     """
 
     name: str
     argv: list[str]
     ready_path: str
     gpus: int = 0
+    cpus: int = 0
 
     def __post_init__(self) -> None:
-        if self.gpus < 0:
-            raise ValueError(f"service {self.name}: gpus is {self.gpus}; give 0 or more")
+        for what, number in (("gpus", self.gpus), ("cpus", self.cpus)):
+            if number < 0:
+                raise ValueError(f"service {self.name}: {what} is {number}; give 0 or more")
 
 
 class EnvContext(msgspec.Struct, frozen=True):

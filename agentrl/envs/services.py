@@ -20,7 +20,7 @@ from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
 
-__all__ = ["Services", "gpus_of", "services_of_run"]
+__all__ = ["Services", "cpus_of", "gpus_of", "services_of_run"]
 
 #: What processes, logs and slots (`agentrl/cluster/slots.py`) of the run itself are called.
 _OWN = re.compile(
@@ -71,6 +71,11 @@ def services_of_run(config: RunConfig, sets: Sequence[EvalSet]) -> Services:
 def gpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
     """How many GPUs each service asks for, by the name of its process."""
     return {name: spec.gpus for name, spec in services.items()}
+
+
+def cpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
+    """How many processors each service asks for, by the name of its process."""
+    return {name: spec.cpus for name, spec in services.items()}
 
 
 def _check_name(name: object, config: RunConfig) -> None:

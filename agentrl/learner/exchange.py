@@ -23,8 +23,6 @@ __all__ = ["Replica", "RowClient", "SharesRows"]
 
 logger = logging.getLogger(__name__)
 
-#: Deadline of one Fetch.
-FETCH_TIMEOUT_S = 120.0
 #: After so long without an answer a Fetch is sent again: the buffer drops what it cannot send.
 RESEND_FETCH_S = 30.0
 #: Stored bytes asked for in one Fetch, well below the limit of a message; a larger single payload
@@ -55,9 +53,17 @@ class _Answer(NamedTuple):
 
 class RowClient:
     """Fetches the columns of trajectories by reference. `replica`: whose ranks call `fetch_shared`
-    together; None: each asks for itself."""
+    together; None: each asks for itself. `timeout_s`: deadline of one Fetch."""
 
-    def __init__(self, peer: LearnerPeer, clock: Clock, replica: Replica | None = None) -> None:
+    def __init__(
+        self,
+        peer: LearnerPeer,
+        clock: Clock,
+        replica: Replica | None = None,
+        *,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._timeout_s = timeout_s
         self._peer = peer
         self._clock = clock
         self._replica = replica
@@ -136,7 +142,7 @@ class RowClient:
         return by_source(self._replica, ask, _Answer, self._replica.number)
 
     def _ask(self, fetch: Fetch) -> _Answer:
-        deadline = self._clock.now() + FETCH_TIMEOUT_S
+        deadline = self._clock.now() + self._timeout_s
         send_at = self._clock.now()
         while (now := self._clock.now()) < deadline:
             if now >= send_at:
@@ -153,7 +159,7 @@ class RowClient:
                 send_at = now
         raise PeerLostError(
             f"the buffer did not answer fetch {fetch.request} ({len(fetch.payloads)} payloads) "
-            f"within {FETCH_TIMEOUT_S:g} s: see its log"
+            f"within {self._timeout_s:g} s: see its log, and --call-timeout-s"
         )
 
 

@@ -121,7 +121,9 @@ class _Learner:
     def __post_init__(self) -> None:
         self._cfg = self._algorithm.cfg
         replica = self._backend.replica if isinstance(self._backend, SharesRows) else None
-        self._rows = RowClient(self._peer, self._clock, replica)
+        self._rows = RowClient(
+            self._peer, self._clock, replica, timeout_s=2 * self._cfg.call_timeout_s
+        )
         self._lineage = Lineage()
         self._num_skipped = 0
         self._health = Health(self._algorithm)
@@ -183,7 +185,7 @@ class _Learner:
             case Tell(message):
                 self._tell(message)
             case Settle():
-                settle(self._backend, self._peer)
+                settle(self._backend, self._peer, self._cfg.call_timeout_s)
             case Push(row):
                 return self._push(row.version)
             case Save():

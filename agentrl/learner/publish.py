@@ -16,13 +16,10 @@ from agentrl.learner.walks import Walks, follow
 from agentrl.types import PushReport, WeightSink
 from agentrl.wire.messages import Republish, Welcome
 
-__all__ = ["FLUSH_TIMEOUT_S", "PATIENCE_S", "publish_weights", "settle", "told_of_engines"]
+__all__ = ["PATIENCE_S", "publish_weights", "settle", "told_of_engines"]
 
 Heard = TypeVar("Heard")
 
-#: Deadline for the buffer to commit what it was told. It takes milliseconds, or as long as a buffer
-#: that died needs to come back.
-FLUSH_TIMEOUT_S = 60.0
 #: Seconds that ranks wait in the midst of their tensors for a push that takes none.
 PATIENCE_S = 60.0
 
@@ -69,7 +66,8 @@ def publish_weights(
     }
 
 
-def settle(backend: TrainBackend, peer: LearnerPeer) -> None:
+def settle(backend: TrainBackend, peer: LearnerPeer, timeout_s: float) -> None:
     """Return when the buffer has committed all that the source told it. Collective; raises on every
-    rank what it raises on the source, PeerLostError after FLUSH_TIMEOUT_S."""
-    by_source(backend, lambda: peer.flush(FLUSH_TIMEOUT_S), None)
+    rank what it raises on the source, PeerLostError after `timeout_s`: it takes milliseconds, or as
+    long as a buffer that died needs to come back."""
+    by_source(backend, lambda: peer.flush(timeout_s), None)

@@ -16,7 +16,7 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.exchange import RowClient
 from agentrl.learner.metrics import lease_metrics
-from agentrl.learner.publish import FLUSH_TIMEOUT_S, told_of_engines
+from agentrl.learner.publish import told_of_engines
 from agentrl.learner.question import AskLease, AskPush
 from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import save_rollouts
@@ -87,7 +87,7 @@ class _RolloutOnly:
 
     def __post_init__(self) -> None:
         self._asking = Asking(self._peer, _Alone(), self._should_stop, self._clock)
-        self._rows = RowClient(self._peer, self._clock)
+        self._rows = RowClient(self._peer, self._clock, timeout_s=2 * self._config.call_timeout_s)
         self._asked_at = self._clock.now()
 
     def run(self) -> End:
@@ -122,7 +122,7 @@ class _RolloutOnly:
                     self._lineage.add(message.row)
                 self._peer.deliver(message)
             case Settle():
-                self._peer.flush(FLUSH_TIMEOUT_S)
+                self._peer.flush(self._config.call_timeout_s)
             case Push(row):
                 report = self._sink.publish(row.version, ())
                 return {"perf/push_s": report.total_s, "perf/push_pause_s": 0.0}

@@ -16,6 +16,7 @@ from agentrl.serving.http_control import EngineRefusedError, HttpControl
 from agentrl.types import EngineAddress
 
 __all__ = [
+    "OF_SCHEDULER",
     "EngineChecksum",
     "EngineControl",
     "EngineInfo",
@@ -27,7 +28,7 @@ __all__ = [
 _TARGET, _AND_DRAFT = "target", "all"
 #: What SGLang answers when all its schedulers have said how they are. Of `/model_info` and others
 #: its HTTP server knows the answer by itself, also where a scheduler hangs.
-_OF_SCHEDULER = "/server_info"
+OF_SCHEDULER = "/server_info"
 #: Deadline of a look at an engine that nobody counts on.
 _PROBE_TIMEOUT_S = 2.0
 
@@ -106,14 +107,14 @@ class EngineControl(HttpControl):
     async def is_alive(self) -> bool:
         """Whether the engine can be given weights now; one that is slow to say so cannot."""
         try:
-            await self._call("GET", _OF_SCHEDULER, timeout_s=_PROBE_TIMEOUT_S)
+            await self._call("GET", OF_SCHEDULER, timeout_s=_PROBE_TIMEOUT_S)
         except EngineError:
             return False
         return True
 
     async def require_alive(self) -> None:
         """Raise EngineError unless the engine can be given weights now."""
-        await self._call("GET", _OF_SCHEDULER)
+        await self._call("GET", OF_SCHEDULER)
 
     async def pause(self, *, in_place: bool = False) -> None:
         """Hold all generation. Running requests go back into the queue and lose their cache; with

@@ -25,13 +25,11 @@ __all__ = ["RoutedWeightSink"]
 
 logger = logging.getLogger(__name__)
 
-#: Deadline of the router's answers, and of its coming up.
-ROUTER_TIMEOUT_S = 30.0
-
 
 class RoutedWeightSink:
     """A `WeightSink`. `open_sink` makes the sink below, told what to do with an engine that is
-    lost. `key`: what the router and the engines want to be shown."""
+    lost. `key`: what the router and the engines want to be shown. `timeout_s`: deadline of the
+    router's answers, and of its coming up."""
 
     def __init__(
         self,
@@ -41,8 +39,9 @@ class RoutedWeightSink:
         key: str | None = None,
         *,
         shares_devices: bool = False,
+        timeout_s: float = 30.0,
     ) -> None:
-        self._key = key
+        self._key, self._timeout_s = key, timeout_s
         self._router_url = router_url
         self._engines = {engine.name: engine for engine in engines}
         self._sink = open_sink(self._unroute)
@@ -103,11 +102,11 @@ class RoutedWeightSink:
     async def _route(self, names: Iterable[str]) -> None:
         async with self._router() as router:
             # At the first push it may be about to start, and nobody would ask for another.
-            routed = await router.wait_workers(ROUTER_TIMEOUT_S)
+            routed = await router.wait_workers(self._timeout_s)
             for name in names:
                 engine = self._engines[name]
                 if engine.url not in routed:
-                    await router.add(engine, deadline_s=2 * ROUTER_TIMEOUT_S)
+                    await router.add(engine, deadline_s=2 * self._timeout_s)
                     logger.info("%s is routed", name)
 
     def _unroute(self, engine: EngineAddress) -> None:
@@ -119,8 +118,8 @@ class RoutedWeightSink:
             logger.warning("the router could not be told: %s", error)
 
     def _router(self) -> RouterControl:
-        return RouterControl(self._router_url, timeout_s=ROUTER_TIMEOUT_S, key=self._key)
+        return RouterControl(self._router_url, timeout_s=self._timeout_s, key=self._key)
 
     async def _remove(self, engine: EngineAddress) -> None:
         async with self._router() as router:
-            await router.remove(engine, deadline_s=ROUTER_TIMEOUT_S)
+            await router.remove(engine, deadline_s=self._timeout_s)

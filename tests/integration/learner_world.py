@@ -81,6 +81,7 @@ class World:
         self.delivered: list[Message | Path] = []
         self.damaged: set[str] = set()
         self.num_flushes = 0
+        self.flush_limits_s: list[float] = []
         #: The push that is asked for at the first question for each of these leases.
         self.republish: dict[int, int] = {}
         self.dies_after: int | None = None
@@ -245,11 +246,13 @@ class WorldPeer:
 
     def receive(self, timeout_s: float, /) -> tuple[Message, Sequence[Any]]:
         if not self._answers:
+            self._clock.advance(timeout_s)
             raise TimeoutError
         self._clock.advance(1.0)
         return self._answers.popleft()
 
     def flush(self, timeout_s: float, /) -> None:
+        self._world.flush_limits_s.append(timeout_s)
         self._world.flush()
 
 

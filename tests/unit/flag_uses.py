@@ -106,8 +106,8 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "run", (config.device, config.run_id, run.path, run._resume)
     slots = plan_slots(config, Supply("GPU", (100, 100)), {})
     yield "processes", (addresses, orders, slots, external_key(config))
-    host = (ray_options(config.ray_address, run.ray), config.place_timeout_s, ports_of(config))
-    yield "host", host
+    yield "host", (ray_options(config.ray_address, run.ray), config.place_timeout_s)
+    yield "calls", (ports_of(config), config.call_timeout_s)
     yield "trackers", trackers(config)
     yield "worker", _worker(config, spec)
     hooks = LearnerHooks(config)

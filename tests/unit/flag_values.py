@@ -142,6 +142,7 @@ VALUES: dict[str, str] = {
     "sglang_config": "GROUPS",
     "custom_config_path": "NAMES",
     "prefill_num_servers": "1",
+    "call_timeout_s": "7",
     "start_timeout_s": "60",
     "env_vars": "NCCL_DEBUG=INFO",
     "train_env_vars": '{"NCCL_DEBUG":"INFO"}',

@@ -157,7 +157,7 @@ def test_gpus_that_cannot_be_asked_are_told_with_what_happened(
     ray = FullRay(1, raises=raised)
     cluster = cluster_on(ray, monkeypatch)
     with pytest.raises(EnvironmentSetupError) as error:
-        cluster.device_facts(lambda: None)
+        cluster.device_facts(lambda: None, 300.0)
     assert said in str(error.value)
 
 

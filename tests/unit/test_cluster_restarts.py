@@ -110,6 +110,18 @@ def test_every_process_is_told_of_its_run_and_which_one_of_its_name_it_is() -> N
     assert told_of(cluster, 0) != told_of(cluster, 1)
 
 
+def test_what_hangs_is_killed_by_its_name_and_nothing_where_none_runs() -> None:
+    made, _, _ = processes()
+
+    async def run() -> list[bool]:
+        sent = [await made.signal("worker-0", None, 9)]
+        await made.start("worker-0")
+        sent.append(await made.signal("worker-0", None, 9))
+        return [*sent, await made.signal("worker-0", "another", 9)]
+
+    assert anyio.run(run) == [False, True, False]
+
+
 def test_the_buffer_hears_which_process_has_ended() -> None:
     made, cluster, peer = processes()
 

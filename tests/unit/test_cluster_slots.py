@@ -17,6 +17,7 @@ from agentrl.cluster.slots import (
     Slot,
     Supply,
     bundle_sizes,
+    bundles_of,
     fits,
     in_order,
     plan_slots,
@@ -391,3 +392,54 @@ def test_a_tensor_parallel_group_that_engines_divide_is_refused() -> None:
 def test_a_tensor_parallel_group_larger_than_the_ranks_of_a_node_spans_nodes() -> None:
     config = tensor(16, actor_num_nodes=2, actor_num_gpus_per_node=8)
     assert bundle_sizes(plan_slots(config, NODES, {}))[:2] == [8, 8]
+
+
+def test_a_service_that_asks_for_processors_has_a_slot_on_any_one_node() -> None:
+    """Beside GPUs it has no device, or as many as it asks for too; where processors are devices it
+    has those."""
+    config = RunConfig(actor_num_gpus_per_node=2, rollout_num_gpus=2, rollout_num_gpus_per_engine=2)
+    asked = {"search": 0, "judge": 1, "index": 0}
+    slots = plan_slots(config, gpus(8, 0), asked, {"index": 16, "judge": 4})
+    of_services = {slot.name: slot for slot in slots if slot.name in asked}
+    told = {name: (slot.size, slot.num_cpus, slot.node) for name, slot in of_services.items()}
+    assert told == {"judge": (1, 4, None), "index": (0, 16, None)}
+    assert "search" in slots[0].processes
+    assert bundles_of(slots, "GPU") == [{"GPU": 2}, {"GPU": 2}, {"GPU": 1, "CPU": 4}, {"CPU": 16}]
+    on_processors = plan_slots(config, Supply("CPU", (8, 8)), asked, {"index": 3})
+    assert devices_of(on_processors)["index"] == (3, 2)
+    assert bundles_of(on_processors, "CPU") == [{"CPU": 2}, {"CPU": 2}, {"CPU": 3}]
+    (one,) = plan_slots(config, Supply(), asked, {"index": 3})
+    assert "index" in one.processes
+
+
+def test_services_that_ask_for_other_numbers_of_processors_do_not_change_places() -> None:
+    slots = [
+        Slot("small", 0, {"small": "service"}, bundle=0, node=None, num_cpus=2),
+        Slot("large", 0, {"large": "service"}, bundle=1, node=None, num_cpus=16),
+    ]
+    assert in_order(slots, [NodePlace("10.0.0.2"), NodePlace("10.0.0.1")]) == [0, 1]
+
+
+def test_a_service_cannot_ask_for_less_than_no_processor() -> None:
+    with pytest.raises(ValueError, match="service judge: cpus is -1; give 0 or more"):
+        ServiceSpec("judge", ["serve"], "/", cpus=-1)
+
+
+def test_a_run_that_needs_every_device_of_twelve_nodes_has_them_all() -> None:
+    """Half nodes of the learner share one, each part of an engine and the service has its own."""
+    config = RunConfig(
+        actor_num_nodes=2,
+        actor_num_gpus_per_node=4,
+        num_agent_workers=3,
+        rollout_num_gpus=80,
+        rollout_num_gpus_per_engine=16,
+    )
+    slots = plan_slots(config, gpus(*[8] * 12), {"judge": 8})
+    assert bundle_sizes(slots) == [4, 4, *[8] * 11]
+    halves = [f"engine-{n}{part}" for n in range(5) for part in ("", ".1")]
+    ranks = [f"learner-{rank}" for rank in range(8)]
+    assert {slot.name for slot in slots} == {
+        "host", "workers-1", "workers-2", "judge", *halves, *ranks
+    }  # fmt: skip
+    with pytest.raises(EnvironmentSetupError, match="do not fit"):
+        plan_slots(config, gpus(*[8] * 11, 7, 1), {"judge": 8})

@@ -11,7 +11,6 @@ from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import EngineError
-from agentrl.serving import routing
 from agentrl.serving.router_control import RouterControl
 from agentrl.serving.routing import RoutedWeightSink
 from agentrl.serving.weights import FleetWeightSink
@@ -33,8 +32,8 @@ class Below:
         return PushReport(version, 0.0, 0.0, 0, tuple(engine.name for engine in ENGINES))
 
 
-def sink_to(url: str) -> RoutedWeightSink:
-    return RoutedWeightSink(url, ENGINES, lambda on_lost: cast(FleetWeightSink, Below()))
+def sink_to(url: str, **told: Any) -> RoutedWeightSink:
+    return RoutedWeightSink(url, ENGINES, lambda on_lost: cast(FleetWeightSink, Below()), **told)
 
 
 def router(routed: list[str]) -> web.Application:
@@ -80,12 +79,12 @@ def test_a_router_that_is_about_to_start_is_waited_for(monkeypatch: pytest.Monke
 
 
 def test_a_router_that_stays_away_is_logged_and_the_push_is_done(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(routing, "ROUTER_TIMEOUT_S", 0.2)
     with socket.socket() as bound, caplog.at_level(logging.WARNING):
         bound.bind(("127.0.0.1", 0))
-        report = sink_to(f"http://127.0.0.1:{bound.getsockname()[1]}").publish(3, [])
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        report = sink_to(url, timeout_s=0.2).publish(3, [])
     assert report.version == 3
     assert "the router could not be told of the engines" in caplog.text
 

@@ -45,7 +45,15 @@ from agentrl.serving.weights import FleetWeightSink
 from agentrl.types import EngineAddress, WeightSink
 from agentrl.wire.blocking import BlockingPeer
 
-__all__ = ["await_engines", "disk_settings", "engines_ready", "hook_watch", "main", "sink_settings"]
+__all__ = [
+    "await_engines",
+    "disk_settings",
+    "engines_ready",
+    "hook_watch",
+    "main",
+    "router_settings",
+    "sink_settings",
+]
 
 _LOG = logging.getLogger(__name__)
 #: Between two looks for an engine that somebody else may start.
@@ -138,6 +146,7 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
     return {
         "bucket_bytes": config.update_weight_buffer_size,
         "timeout_s": config.update_weights_timeout,
+        "connect_s": config.call_timeout_s,
         "fleet_size": config.update_weights_fleet_size,
         "engine_dtype": getattr(torch, engine_dtype(config), None),
         "tells_digests": engines_tell_digests(config),
@@ -148,6 +157,11 @@ def sink_settings(spec: RunSpec) -> dict[str, Any]:
         "keeps_memory": config.colocate and not config.offload_rollout,
         "ports": tuple(spec.push_ports),
     }
+
+
+def router_settings(config: RunConfig) -> dict[str, Any]:
+    """The same of what tells the router."""
+    return {"shares_devices": config.colocate, "timeout_s": config.call_timeout_s / 2}
 
 
 def disk_settings(spec: RunSpec) -> dict[str, Any]:
@@ -214,8 +228,8 @@ def _sink(spec: RunSpec, router_url: str, hooks: LearnerHooks) -> RoutedWeightSi
             **sink_settings(spec),
         )
 
-    shares_devices = spec.config.colocate
-    return RoutedWeightSink(router_url, spec.engines, open_sink, key, shares_devices=shares_devices)
+    told = router_settings(spec.config)
+    return RoutedWeightSink(router_url, spec.engines, open_sink, key, **told)
 
 
 def _disk_sink(spec: RunSpec, hooks: LearnerHooks, told: dict[str, Any]) -> DiskWeightSink:

@@ -10,7 +10,7 @@ import anyio
 
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.layout import INCARNATION
-from agentrl.cluster.roles.learner import engines_ready
+from agentrl.cluster.roles.learner import engines_ready, router_settings
 from agentrl.cluster.signals import exit_at_once
 from agentrl.cluster.spec import RunSpec
 from agentrl.learner.rollout_only import run_rollout_only
@@ -46,6 +46,7 @@ def main(spec: RunSpec, name: str) -> None:
             key=key,
         ),
         key,
+        **router_settings(spec.config),
     )
     connection = BlockingPeer(
         spec.buffer_address,

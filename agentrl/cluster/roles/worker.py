@@ -16,6 +16,7 @@ from agentrl.cluster.layout import INCARNATION
 from agentrl.cluster.signals import until_sigterm
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.standstill import listen
+from agentrl.config.engine_groups import attention_ranks
 from agentrl.config.engines import named_ranks
 from agentrl.config.run import RunConfig
 from agentrl.serving.client import EngineClient
@@ -97,8 +98,9 @@ def _client_of_evaluations(spec: RunSpec) -> SpreadClient | None:
     if not spec.eval_engines:
         return None
     config = spec.config
+    turns = config.sglang_server_concurrency * attention_ranks(config.sglang)
     told = client_settings(spec) | {
-        "num_permits": max(1, config.sglang_server_concurrency // config.num_agent_workers),
+        "num_permits": max(1, turns // config.num_agent_workers),
         "partial_rollout": True,  # no push meets a turn
         "cache_versions": None,
         "routes": None,

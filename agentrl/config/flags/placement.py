@@ -121,6 +121,17 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             reaches_weights=False,
         ),
     ] = 300.0
+    call_timeout_s: Annotated[
+        float,
+        _flag(
+            "Deadline in seconds of what takes moments where nothing hangs: an answer of a node's "
+            "host, a commit of the buffer (twice as long for rows), an answer of the router (half "
+            "as long), and the meeting of learner and engines before a push. Raise it where nodes "
+            "or their network are slow (docs/cluster.md)",
+            gt=0,
+            reaches_weights=False,
+        ),
+    ] = 60.0
     start_timeout_s: Annotated[
         float,
         _flag(

@@ -14,7 +14,14 @@ _flag = partial(flag, group="serving", on_resume=FREE, modes=ACTS, reaches_weigh
 class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     """Engines: how many turns they take, and how weights are pushed to them."""
 
-    sglang_server_concurrency: Annotated[int, _flag("Turns in flight on one engine", ge=1)] = 512
+    sglang_server_concurrency: Annotated[
+        int,
+        _flag(
+            "Turns in flight on one engine; with data-parallel attention on each of its groups of "
+            "ranks",
+            ge=1,
+        ),
+    ] = 512
     rollout_external_engine_addrs: Annotated[
         list[str],
         _flag(
