@@ -94,7 +94,7 @@ class Driver:
             recorder,
             lambda name: self._processes.signal(name, None, signal.SIGKILL),
             clock,
-            limit_s=2 * spec.config.call_timeout_s,
+            limit_s=6 * spec.config.call_timeout_s,
             key=read_key(spec.engine_key_file),
         )
         asks = (self._processes.unroute, self._processes.ask_for_weights)

@@ -53,8 +53,9 @@ class Hung:
 
 class HungWatch:
     """Looks at the engines of a run that it has started and that are not lost (`engines`), once
-    they have weights. `limit_s`: --call-timeout-s, twice. `kill` ends an engine's process, and
-    says whether it was there."""
+    they have weights. `limit_s`: --call-timeout-s, six times (SGLang itself ends a scheduler of
+    which one forward pass takes 300 s). `kill` ends an engine's process, and says whether it was
+    there."""
 
     def __init__(
         self,
@@ -97,8 +98,8 @@ class HungWatch:
             with suppress(SlotLostError):  # who watches the slot decides
                 if await self._kill(name):
                     self._recorder.note(
-                        f"{name} did not answer for {self._limit_s:g} s (--call-timeout-s, twice), "
-                        "and its process is there: it hangs; it is killed and started again"
+                        f"{name} did not answer for {self._limit_s:g} s (--call-timeout-s, six "
+                        "times), and its process is there: it hangs; it is killed and started again"
                     )
 
 

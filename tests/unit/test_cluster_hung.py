@@ -103,7 +103,7 @@ async def test_a_stopped_engine_is_killed_and_one_that_has_ended_is_not(
         group.cancel_scope.cancel()
     assert process.wait(60) == -signal.SIGKILL
     (said,) = notes.said
-    assert said.startswith("engine-0 did not answer for 2.4 s (--call-timeout-s, twice)")
+    assert said.startswith("engine-0 did not answer for 2.4 s (--call-timeout-s, six times)")
 
 
 @pytest.mark.anyio
