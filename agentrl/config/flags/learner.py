@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, Count, flag, noted
+from agentrl.config.facts import FREE, LEARNER, POLICY, STATE, TRAINS, Count, flag, noted
 from agentrl.config.flags.asynchrony import AsynchronyFlags
 
 __all__ = ["LearnerFlags"]
 
 _flag = partial(flag, group="learner", on_resume=FREE)
-_trained = partial(_flag, modes=TRAINS)
+_trained = partial(_flag, modes=TRAINS, halves=LEARNER)
 
 
 class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
@@ -68,6 +68,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "optimizer, one checkpoint, or a Hugging Face model; with --save of the same folder "
             "the run that saved there goes on",
             on_resume=STATE,
+            halves=LEARNER,
             holds="folder",
         ),
     ] = None
@@ -155,6 +156,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "Send tokens to the experts that the engine chose for them (R3); a token whose experts "
             "are not known is routed freely",
             modes=POLICY,
+            halves=frozenset(),
         ),
     ] = False
     enable_mtp_training: Annotated[
