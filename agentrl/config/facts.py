@@ -117,6 +117,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
                  model: a directory of weights; settings: a file of settings, or these; names: the
                  same, where null is a value;
                  address: of a server, http or https; uri: of a server or a store
+    weights      of a folder: the model of the learner that begins with the weights there
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has
     starts       naming it makes a run of one's own: no preset lies under it
@@ -137,6 +138,7 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     needs: str | None = None
     halves: frozenset[Half] = frozenset()
     holds: Holds = "value"
+    weights: str = ""
     env_arg: str | None = None
     synchronous: int | None = None
     starts: bool = False

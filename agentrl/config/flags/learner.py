@@ -70,6 +70,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             on_resume=STATE,
             halves=LEARNER,
             holds="folder",
+            weights="policy",
         ),
     ] = None
     ref_load: Annotated[
@@ -79,6 +80,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "Face model, a run, its checkpoints or one of them (default: --hf-checkpoint)",
             on_resume=STATE,
             holds="folder",
+            weights="reference",
         ),
     ] = None
     opd_type: Annotated[
@@ -99,6 +101,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             needs="own_teacher",
             on_resume=noted("the policy is distilled from another teacher from now on"),
             holds="folder",
+            weights="teacher",
         ),
     ] = None
     critic_load: Annotated[
@@ -111,6 +114,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             needs="critic",
             on_resume=STATE,
             holds="folder",
+            weights="critic",
         ),
     ] = None
     ref_update_interval: Annotated[
