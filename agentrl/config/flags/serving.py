@@ -52,7 +52,7 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     update_weights_fleet_size: Annotated[int, _pushed("Engines in one collective", ge=1)] = 16
     kv_across_pushes: Annotated[
         Literal["recompute", "keep"],
-        _pushed(
+        _flag(
             "What a push does to the KV cache: engines drop it and compute turns in flight anew "
             "(recompute), or they keep it as older weights filled it (keep), which saves the "
             "prefill; the recorded log-probabilities are right in both"
@@ -60,7 +60,7 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
     ] = "recompute"
     kv_cache_versions: Annotated[
         int,
-        _pushed(
+        _flag(
             "Versions in a row whose turns share the KV cache of their prompts: with 1 a prompt is "
             "computed anew after each push, with N after each Nth push",
             ge=1,
