@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from agentrl.algorithms.base import Algorithm
-from agentrl.config.facts import Half, Mode
+from agentrl.config.facts import Mode
 from agentrl.config.fields import own_fields
 
 ROWS = "--env single-turn --prompt-data ROWS"
@@ -149,8 +149,6 @@ ONE_VALUE: set[str | tuple[str, Mode]] = {
     ("env_mix", "supervised"),  # it takes the place of the rows that every such run here has
     ("prompt_data", "eval"),  # it keeps an environment's own sets from being those of other tasks
 }
-#: Beside what shows in a process: what the program reads before there is one, of runs of one half.
-ONE_HALF_OF: dict[Half, set[str]] = {"learner": set(), "engines": set()}
 _ADAM = ("weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
 _RATES = tuple(name for name in own_fields() if name in ("lr", "min_lr") or name.startswith("lr_"))
 #: What learner, driver and client look up and have no use for.

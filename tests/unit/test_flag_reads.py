@@ -24,7 +24,6 @@ from tests.slices import of_the_day
 from tests.unit.flag_contexts import (
     BESIDE,
     DISK,
-    ONE_HALF_OF,
     ONE_VALUE,
     OPD,
     OTHER,
@@ -190,26 +189,6 @@ def test_what_the_half_that_is_left_out_reads_reaches_no_process(
     usual = made(set())
     guilty = set() if made(left_out) == usual else {n for n in left_out if made({n}) != usual}
     assert not guilty
-
-
-@pytest.mark.parametrize("half", HALVES)
-def test_a_run_of_one_half_reads_what_it_says_nothing_of(
-    half: Half, resolve: Resolve, asked: Asked, ground: Ground
-) -> None:
-    config = resolve("policy", HALVES[half])
-    usual = told(config)
-    names = {
-        name
-        for name, field in own_fields().items()
-        if "policy" in field.fact.modes and field.fact.halves <= {half}
-    }
-    silent = names - ONE_HALF_OF[half] - (asked["policy"] if half == "learner" else set())
-    met = {n for n in silent if _is_met(own_fields()[n].fact.needs, config)}
-    assert sorted(n for n in met if told(changed(config, n, ground)) == usual) == []
-
-
-def _is_met(needs: str | None, config: RunConfig) -> bool:
-    return needs is None or CONDITIONS[needs].holds(config)
 
 
 UNMET: list[tuple[str, str]] = [
