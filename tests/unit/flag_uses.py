@@ -121,11 +121,11 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         yield "files", (config.saved_rollouts, config.custom_rollout_log_function_path)
     if config.mode != "eval" and "engines" in config.halves:
         yield "tasks", vars(open_source(config, env_class))
+        yield "open files", open_files(config)
     if config.mode != "eval" and "learner" in config.halves:
         yield "hook watch", hook_watch(config).limit_s
         yield "learner", [_trained(config, seed) for seed in range(4)]
         yield "profiler", ProfilerSettings.from_config(config, run.path)
-        yield "open files", open_files(config)
     if config.mode != "supervised" and "engines" in config.halves:
         sets = open_eval_sets(config, env_class)
         parts: Any = (None, RunState(), None, spec.eval_sets)

@@ -50,7 +50,6 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
             "is given up",
             modes=POLICY,
             needs="cut_short",
-            halves=ENGINES,
         ),
     ] = True
     mask_offpolicy_in_partial_rollout: Annotated[

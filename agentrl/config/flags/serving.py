@@ -55,7 +55,8 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         _flag(
             "What a push does to the KV cache: engines drop it and compute turns in flight anew "
             "(recompute), or they keep it as older weights filled it (keep), which saves the "
-            "prefill; the recorded log-probabilities are right in both"
+            "prefill; the recorded log-probabilities are right in both",
+            halves=frozenset(),
         ),
     ] = "recompute"
     kv_cache_versions: Annotated[
