@@ -30,25 +30,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Shelf:
-    """A package whose modules are things of one kind, but for `frame`, which they stand on. `dash`:
-    what an underscore of a file's name is in the name of the thing. `theirs`: places in other
-    projects, each with the name of ours that stands for what is there."""
+    """A package whose modules are things of one kind, and what those stand on: a thing has a line
+    that begins as `mark` says (a pattern; `STEM` is the file's name, `Name` that as a class).
+    `dash`: what an underscore of a file's name is in the name of the thing. `theirs`: places in
+    other projects, each with the name of ours that stands for what is there."""
 
     package: str
-    frame: frozenset[str] = frozenset({"base", "load"})
+    mark: str
     dash: str = "-"
     theirs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def places(self) -> dict[str, str]:
         """Names in order, and the module of each."""
-        folder = Path(__file__).parents[1].joinpath(*self.package.split("."))
-        stems = sorted(path.stem for path in folder.glob("[!_]*.py"))
-        return {
-            stem.replace("_", self.dash): f"{self.package}.{stem}"
-            for stem in stems
-            if stem not in self.frame
-        }
+        stems = _things(self.package, self.mark)
+        return {stem.replace("_", self.dash): f"{self.package}.{stem}" for stem in stems}
 
     def says(self, name: str, fact: str) -> bool:
         """Whether a thing says that a fact holds of it; False where there is no such thing."""
@@ -63,6 +59,19 @@ class Shelf:
 
 
 @cache
+def _things(package: str, mark: str) -> list[str]:
+    folder = Path(__file__).parents[1].joinpath(*package.split("."))
+    files = {path.stem: path.read_text() for path in sorted(folder.glob("[!_]*.py"))}
+    return [stem for stem, text in files.items() if _is_thing(stem, text, mark)]
+
+
+def _is_thing(stem: str, text: str, mark: str) -> bool:
+    name = "".join(word.capitalize() for word in stem.split("_"))
+    line = mark.replace("STEM", stem).replace("Name", name)
+    return bool(re.search(f"^{line}", text, re.MULTILINE)) and "    is_chosen = False" not in text
+
+
+@cache
 def _saying(places: tuple[tuple[str, str], ...], fact: str) -> frozenset[str]:
     line = re.compile(rf"^    {fact} = True$", re.MULTILINE)
     root = Path(__file__).parents[1]
@@ -70,23 +79,13 @@ def _saying(places: tuple[tuple[str, str], ...], fact: str) -> frozenset[str]:
     return frozenset(name for name, file in files.items() if line.search(file.read_text()))
 
 
-ALGORITHMS = Shelf(
-    "agentrl.algorithms",
-    frozenset(
-        {"base", "custom", "load", "mismatch", "normalization", "overlong", "penalties"}
-        | {"policy_loss", "ratios", "rows", "reducer", "sft", "step_size", "value_loss"}
-        | {"gae", "role_rewards", "turn_rewards"}
-        | {"correction", "custom_advantages", "custom_rewards", "slime_hooks"}
-    ),
-    dash="_",
-)
-CHAT_FORMATS = Shelf(
-    "agentrl.tokens.formats",
-    frozenset({"base", "chatml", "hermes", "load", "marked", "thoughts", "typescript", "values"}),
-)
+_CLASS, _FUNCTION = r"class Name\(", r"(async )?def STEM\("
+ALGORITHMS = Shelf("agentrl.algorithms", _CLASS, dash="_")
+CHAT_FORMATS = Shelf("agentrl.tokens.formats", r"class \w+Format\((?!Protocol)")
 _SLIMES_FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 FILTERS = Shelf(
     "agentrl.actors.filters",
+    _FUNCTION,
     dash="_",
     theirs=dict.fromkeys(
         (
@@ -96,37 +95,15 @@ FILTERS = Shelf(
         "check_reward_nonzero_std",
     ),
 )
-MODEL_FAMILIES = Shelf(
-    "agentrl.models",
-    frozenset(
-        {
-            "architecture",
-            "decoder",
-            "delta_net",
-            "experts",
-            "family",
-            "headers",
-            "latent",
-            "mtp",
-            "nested",
-            "norm_names",
-            "registry",
-            "rope",
-            "routes",
-            "shapes",
-            "slime_names",
-            "stacks",
-            "written",
-        }
-    ),
-)
+MODEL_FAMILIES = Shelf("agentrl.models", "FAMILY = ")
 REWARDS = Shelf(
     "agentrl.envs.rewards",
+    _FUNCTION,
     dash="_",
     theirs={"slime.rollout.on_policy_distillation.reward_func": "nothing"},
 )
-TRACKERS = Shelf("agentrl.telemetry.trackers", frozenset({"base", "run"}))
-TRUST_REGIONS = Shelf("agentrl.algorithms.regions")
+TRACKERS = Shelf("agentrl.telemetry.trackers", r"class NameTracker\(")
+TRUST_REGIONS = Shelf("agentrl.algorithms.regions", _CLASS)
 #: Before the name of a reward: it is given what the last \\boxed{...} of the response holds.
 BOXED = "boxed_"
 

@@ -11,7 +11,7 @@ from typing import get_args
 
 from agentrl.config import answers, peers
 from agentrl.config.answers import FlagAnswer
-from agentrl.config.facts import ALL, Mode
+from agentrl.config.facts import ALL, FlagFact, Mode
 from agentrl.config.fields import Field, own_fields
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.megatron_refused import why_refused
@@ -64,9 +64,14 @@ def _row(field: Field) -> list[str]:
         _value(field),
         _default(field),
         "; ".join(_elsewhere(field.flag)),
-        "" if fact.modes == ALL else ", ".join(modes),
+        "; ".join(filter(None, ("" if fact.modes == ALL else ", ".join(modes), _half(fact)))),
         "" if fact.on_resume.kind == "free" else fact.on_resume.kind,
     ]
+
+
+def _half(fact: FlagFact) -> str:
+    """What a run must have, of which it may leave out one half."""
+    return f"with {' and '.join(sorted(fact.halves))}" if fact.halves else ""
 
 
 def _value(field: Field) -> str:

@@ -19,8 +19,9 @@ from agentrl.actors.player import Attempt
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
+from agentrl.config.settings_file import without_nulls
 from agentrl.envs.row_tools import tools_of
-from agentrl.envs.rows.keys import find, without_nulls
+from agentrl.envs.rows.keys import find
 from agentrl.errors import AgentRLError, EnvError, PromptTooLongError, TextTooLongError
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ChatFormat, openers_of, resumed_of

@@ -123,6 +123,8 @@ class Algorithm:
     #: Whether a critic is trained beside the policy; `values` then is one of the passes. A class
     #: that ships says it in a line of its own, which `agentrl.shipped` reads.
     has_critic: ClassVar[bool] = False
+    #: Whether --advantage-estimator may name it (`agentrl.shipped` reads that line too).
+    is_chosen: ClassVar[bool] = True
     #: Whether an episode of credit 0 has no gradient, and need not be computed. None: as the
     #: flags say for the loss of `policy_loss`, and False where a subclass wrote the loss or the
     #: advantages.

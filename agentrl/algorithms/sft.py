@@ -29,6 +29,8 @@ __all__ = ["Sft"]
 class Sft(Algorithm):
     """Imitates dialogues. Columns read: mask, demonstrated, weights."""
 
+    is_chosen = False
+
     def __init__(self, cfg: RunConfig, args: Any) -> None:
         super().__init__(cfg, args)
         self.needs = Needs(engines=False)

@@ -12,6 +12,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 from agentrl import child
 from agentrl.envs.processes import end_all
@@ -23,15 +24,16 @@ __all__ = ["inside", "run_apart", "tell"]
 _PIPE, _PATH, _MARK = "AGENTRL_CHECK_PIPE", "AGENTRL_CHECK_PATH", "AGENTRL_CHECKED"
 _CODE = (
     f"import json, os, sys; sys.path[:] = json.loads(os.environ.pop({_PATH!r})); "
-    "from agentrl.cli.apart import inside; sys.exit(inside(sys.argv[1:]))"
+    "from importlib import import_module; main = import_module(sys.argv.pop(1)).main; "
+    f"sys.exit(import_module({__name__!r}).inside(sys.argv[1:], main))"
 )
 #: What is tried before any promise, and what is told at the end.
 _FIRST, _END = "it can be imported, made and reset", "(the end)"
 
 
-def run_apart(argv: list[str]) -> int:
-    """Run `agentrl` with `argv` in a process of its own; returns its exit code, or 1 where code
-    that was tried has ended it."""
+def run_apart(argv: list[str], program: str) -> int:
+    """Run `main` of the module `program` with `argv` in a process of its own; returns its exit
+    code, or 1 where code that was tried has ended it."""
     reads, writes = os.pipe()
     mark = secrets.token_hex(16)
     told = {_PIPE: str(writes), _PATH: json.dumps(sys.path), _MARK: mark}
@@ -40,7 +42,7 @@ def run_apart(argv: list[str]) -> int:
     try:
         code = _ended(
             subprocess.Popen(  # noqa: S603 - this very program
-                [*bound, *python, "-c", _CODE, *argv],
+                [*bound, *python, "-c", _CODE, program, *argv],
                 env=os.environ | told,
                 pass_fds=[writes],
             )
@@ -69,10 +71,8 @@ def _ended(process: "subprocess.Popen[bytes]") -> int:
             continue
 
 
-def inside(argv: list[str]) -> int:
+def inside(argv: list[str], main: Callable[[list[str]], int]) -> int:
     """What the child runs."""
-    from agentrl.cli.main import main
-
     os.set_inheritable(int(os.environ[_PIPE]), False)
     try:
         return main(argv)

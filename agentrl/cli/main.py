@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None and sys.argv[1:3] == ["env", "check"]:
         from agentrl.cli.apart import run_apart
 
-        return run_apart(sys.argv[1:])
+        return run_apart(sys.argv[1:], main.__module__)
     given = sys.argv[1:] if argv is None else argv
     if given and (program := _TRAINING.get(given[0])) is not None:
         from agentrl.cli.train import main as train

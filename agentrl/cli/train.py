@@ -200,10 +200,12 @@ def _is_default(config: RunConfig) -> bool:
     looked_at = [
         name
         for name, field in own_fields().items()
-        if field.fact.holds in ("rows", "code", "file", "model") or field.kind in ("json", "list")
+        if field.fact.holds in ("rows", "code", "file", "model")
+        or field.fact.weights
+        or field.kind in ("json", "list")
     ]
     looked_at.remove("chat_format")
-    looked_at += ["load", "ref_load", "opd_teacher_load", "critic_load", "rm_url"]
+    looked_at.append("rm_url")
     if config.chat_format not in (None, _SHIPPED_FORMAT):
         return False
     return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))

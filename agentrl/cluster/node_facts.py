@@ -21,6 +21,7 @@ import msgspec
 
 from agentrl.cluster.here import interface_of, interfaces_here, place_here
 from agentrl.cluster.interfaces import interfaces_named
+from agentrl.config.device import version_of
 from agentrl.config.writable import try_place
 from agentrl.errors import AgentRLError, EnvironmentSetupError
 
@@ -85,9 +86,9 @@ def facts_here(paths: Sequence[str], places: Sequence[tuple[str, str]] = ()) -> 
         address=address,
         host=platform.node(),
         python=".".join(map(str, sys.version_info[:3])),
-        agentrl=_version("agentrl"),
+        agentrl=version_of("agentrl"),
         source=_source(),
-        packages={name: found for name in NEEDED if (found := _version(name))},
+        packages={name: found for name in NEEDED if (found := version_of(name))},
         driver=_driver(),
         cards=_cards(),
         nccl=nccl,
@@ -159,13 +160,6 @@ def most_open_files() -> int | None:
 @cache
 def _installed() -> dict[str, str]:
     return {each.metadata["Name"]: each.version for each in metadata.distributions()}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _source() -> str:

@@ -173,8 +173,7 @@ def _loss_mask(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
 
 def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Which of the checkpoints that lie there is begun with, ours or Megatron's."""
-    names = {"--ref-ckpt-step": "ref_load", "--opd-teacher-ckpt-step": "opd_teacher_load"}
-    name = names.get(one.name, "load")
+    name = one.name.removeprefix("--").replace("ckpt-step", "load").replace("-", "_")
     place = values.get(name)
     if place is None or not Path(place).is_dir():
         return _is_so(one, f"there is nothing at --{name.replace('_', '-')}")

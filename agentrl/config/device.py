@@ -28,6 +28,7 @@ __all__ = [
     "choose_here",
     "look",
     "this_host",
+    "version_of",
 ]
 
 Device = Literal["cpu", "cuda"]
@@ -139,7 +140,7 @@ def look(
 
     Takes seconds where torch has to be asked, which is done where the GPU packages are installed.
     """
-    facts = DeviceFacts(seen_by, num_gpus, torch=_version("torch"), missing=_not_installed())
+    facts = DeviceFacts(seen_by, num_gpus, torch=version_of("torch"), missing=_not_installed())
     if not facts.torch or _is_cpu_build(facts.torch) or facts.missing:
         return facts
     answer = _ask(timeout_s, sys.executable, "-m", "agentrl.config.device_probe", *_GPU_PACKAGES)
@@ -161,7 +162,8 @@ def _not_installed() -> tuple[str, ...]:
     return tuple(name for name in _GPU_PACKAGES if importlib.util.find_spec(name) is None)
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version of a package that is installed here; empty where it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

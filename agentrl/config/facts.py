@@ -12,8 +12,11 @@ from msgspec import Meta
 __all__ = [
     "ACTS",
     "ALL",
+    "BOTH",
+    "ENGINES",
     "FREE",
     "GROUPS",
+    "LEARNER",
     "PLAYED",
     "POLICY",
     "STATE",
@@ -23,6 +26,7 @@ __all__ = [
     "Count",
     "FlagFact",
     "Fraction",
+    "Half",
     "MinusOneOrMore",
     "Mode",
     "Natural",
@@ -60,6 +64,12 @@ POLICY: frozenset[Mode] = frozenset({"policy"})
 TRAINS: frozenset[Mode] = frozenset({"policy", "supervised"})
 ACTS: frozenset[Mode] = frozenset({"policy", "eval"})
 ALL: frozenset[Mode] = TRAINS | ACTS
+
+#: The halves of a training run: a learner, and engines with the workers that play on them.
+Half = Literal["learner", "engines"]
+LEARNER: frozenset[Half] = frozenset({"learner"})
+ENGINES: frozenset[Half] = frozenset({"engines"})
+BOTH: frozenset[Half] = LEARNER | ENGINES
 
 
 class OnResume(msgspec.Struct, frozen=True):
@@ -100,11 +110,14 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     on_resume    whether a continued run may change it
     modes        runs that read it; in others it is refused
     needs        name of the condition (`conditions.py`) under which they do; None: always
+    halves       halves of a training run without which nothing reads it: of `BOTH`, neither
+                 --debug-rollout-only nor --load-debug-rollout-data does
     holds        rows: a file of tasks; folder: written to config.toml as an absolute path;
                  code: a name or path of the user's code; file: a name or any file;
                  model: a directory of weights; settings: a file of settings, or these; names: the
                  same, where null is a value;
                  address: of a server, http or https; uri: of a server or a store
+    weights      of a folder: the model of the learner that begins with the weights there
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has
     starts       naming it makes a run of one's own: no preset lies under it
@@ -123,7 +136,9 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     on_resume: OnResume
     modes: frozenset[Mode] = ALL
     needs: str | None = None
+    halves: frozenset[Half] = frozenset()
     holds: Holds = "value"
+    weights: str = ""
     env_arg: str | None = None
     synchronous: int | None = None
     starts: bool = False

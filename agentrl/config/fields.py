@@ -18,7 +18,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of, without_nulls
 from agentrl.errors import ConfigError
 
-__all__ = ["Field", "convert", "fact_of", "own_fields", "synchronous_values"]
+__all__ = ["Field", "convert", "fact_of", "own_fields", "places_of_weights", "synchronous_values"]
 
 Kind = Literal["bool", "int", "float", "str", "choice", "json", "list"]
 
@@ -55,6 +55,12 @@ def synchronous_values() -> dict[str, int]:
     """The values that train.py has, and no others, by field."""
     kept = {name: field.fact.synchronous for name, field in own_fields().items()}
     return {name: value for name, value in kept.items() if value is not None}
+
+
+def places_of_weights() -> dict[str, Field]:
+    """The flag that says where each model of the learner lies (a Hugging Face model, a run, its
+    checkpoints or Megatron's), by the model."""
+    return {field.fact.weights: field for field in own_fields().values() if field.fact.weights}
 
 
 def fact_of(name: str) -> FlagFact:

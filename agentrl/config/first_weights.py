@@ -20,11 +20,12 @@ beside it is for a person to say.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Literal
 
 from agentrl.config.conditions import CONDITIONS, has_shipped_estimator
+from agentrl.config.fields import places_of_weights
 from agentrl.config.places import CHECKPOINT, MANIFEST, entries, newest_kept
 from agentrl.config.run import RunConfig
 from agentrl.config.saved_by import loads_where_it_saves, way_on
@@ -104,14 +105,21 @@ def kept_of(config: RunConfig) -> dict[str, str]:
 
 
 def _read_by_learner(config: RunConfig, content: _Content) -> dict[str, str]:
-    named = {"--ref-load": config.ref_load}
-    if config.use_opd:
-        named["--opd-teacher-load"] = config.opd_teacher_load
-    if CONDITIONS["critic"].holds(config) and not config.is_continued:
-        named["--critic-load"] = config.critic_load  # a run that goes on has its critic
-    if config.load != config.ref_load:
-        named["--load"] = config.load
-    return {f: place for f, place in named.items() if place and _content(Path(place)) == content}
+    named = dict(_places(config))
+    if config.load == config.ref_load:
+        named.pop("--load", None)
+    return {f: place for f, place in named.items() if _content(Path(place)) == content}
+
+
+def _places(config: RunConfig, but: Set[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """What is named of the models that the learner of `config` has, by flag. A run that goes on has
+    its critic."""
+    but = but | {"critic"} if config.is_continued else but
+    for model, field in places_of_weights().items():
+        place, needs = getattr(config, field.name), field.fact.needs
+        is_there = needs is None or CONDITIONS[needs].holds(config)
+        if place and is_there and model not in but:
+            yield field.flag, place
 
 
 def without_load(values: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,11 +187,8 @@ def about_weights(config: RunConfig) -> Iterator[str]:
     user's compares with a reference is asked where it is loaded (`check_algorithm`)."""
     if config.mode == "policy" and (config.has_reference or has_shipped_estimator(config)):
         yield from about_reference(config)
-    others = {"--opd-teacher-load": config.opd_teacher_load}
-    if not config.is_continued:
-        others["--critic-load"] = config.critic_load
-    for flag, place in others.items():
-        if place is not None and _content(Path(place)) == "nothing":
+    for flag, place in _places(config, but={"policy", "reference"}):
+        if _content(Path(place)) == "nothing":
             yield (
                 f"{flag} {place}: {_lacking(Path(place))}; name a Hugging Face model, a run, its "
                 "checkpoints, or a checkpoint of Megatron's"

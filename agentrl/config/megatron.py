@@ -19,7 +19,7 @@ from agentrl.config.megatron_refused import why_refused
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings", "taken"]
+__all__ = ["LATENT_FLAGS", "MegatronSettings", "about_settings", "notes_on_settings", "taken"]
 
 #: Architecture flags of latent attention; Megatron reads them only beside --multi-latent-attention.
 LATENT_FLAGS = (
@@ -37,6 +37,8 @@ _LIST = r"\[[01](?:,[01])*\](?:\*\d{1,4})?"
 _Recompute = Literal["full", "selective"]
 _Module = Literal["core_attn", "layernorm", "mlp", "moe", "shared_experts", "mla_up_proj"]
 _Share = Annotated[float, Meta(ge=0)]
+#: A setting that nothing but training reads.
+_TRAINED = Meta(extra_json_schema={"trains": True})
 #: Megatron's `--moe-router-bias-update-rate`.
 _BIAS_UPDATE_RATE = 0.001
 _Balancing = Literal["none", "aux_loss", "seq_aux_loss", "global_aux_loss"]
@@ -70,42 +72,44 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     expert_tensor_parallel_size: _Count | None = None
     sequence_parallel: bool = False
     make_vocab_size_divisible_by: _Count = 1
-    use_distributed_optimizer: bool = False
-    overlap_grad_reduce: bool = False
-    overlap_param_gather: bool = False
+    use_distributed_optimizer: Annotated[bool, _TRAINED] = False
+    overlap_grad_reduce: Annotated[bool, _TRAINED] = False
+    overlap_param_gather: Annotated[bool, _TRAINED] = False
     distributed_timeout_minutes: Annotated[float, Meta(gt=0)] = 10.0
 
     # ---- memory and precision ----
     bf16: bool = False
-    accumulate_allreduce_grads_in_fp32: bool = True
-    optimizer_cpu_offload: bool = False
-    optimizer_offload_fraction: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    overlap_cpu_optimizer_d2h_h2d: bool = False
-    use_precision_aware_optimizer: bool = False
-    recompute_granularity: _Recompute | None = None
-    recompute_method: Literal["uniform", "block"] | None = None
-    recompute_num_layers: _Count | None = None
-    recompute_modules: Annotated[list[_Module], Meta(min_length=1)] | None = None
+    accumulate_allreduce_grads_in_fp32: Annotated[bool, _TRAINED] = True
+    optimizer_cpu_offload: Annotated[bool, _TRAINED] = False
+    optimizer_offload_fraction: Annotated[Annotated[float, Meta(ge=0, le=1)], _TRAINED] = 1.0
+    overlap_cpu_optimizer_d2h_h2d: Annotated[bool, _TRAINED] = False
+    use_precision_aware_optimizer: Annotated[bool, _TRAINED] = False
+    recompute_granularity: Annotated[_Recompute | None, _TRAINED] = None
+    recompute_method: Annotated[Literal["uniform", "block"] | None, _TRAINED] = None
+    recompute_num_layers: Annotated[_Count | None, _TRAINED] = None
+    recompute_modules: Annotated[Annotated[list[_Module], Meta(min_length=1)] | None, _TRAINED] = (
+        None
+    )
     deterministic_mode: bool = False
 
     # ---- what a new run takes of --load: the weights alone ----
-    no_load_optim: bool = False
-    finetune: bool = False
+    no_load_optim: Annotated[bool, _TRAINED] = False
+    finetune: Annotated[bool, _TRAINED] = False
 
     # ---- experts: how they are kept busy ----
-    moe_router_load_balancing_type: _Balancing = "aux_loss"
-    moe_aux_loss_coeff: _Share = 0.0
-    moe_router_bias_update_rate: _Share | None = None
+    moe_router_load_balancing_type: Annotated[_Balancing, _TRAINED] = "aux_loss"
+    moe_aux_loss_coeff: Annotated[_Share, _TRAINED] = 0.0
+    moe_router_bias_update_rate: Annotated[_Share | None, _TRAINED] = None
     moe_enable_routing_replay: bool = False
 
     # ---- layers of multi-token prediction, where they are trained ----
-    mtp_loss_scaling_factor: _Share = 0.2
+    mtp_loss_scaling_factor: Annotated[_Share, _TRAINED] = 0.2
 
     # ---- one right value ----
     moe_router_dtype: Literal["fp32"] = "fp32"
     attention_softmax_in_fp32: Literal[True] = True
     cp_comm_type: Literal["all_gather"] = "all_gather"
-    optimizer: Literal["adam"] = "adam"
+    optimizer: Annotated[Literal["adam"], _TRAINED] = "adam"
     hidden_dropout: Annotated[float, Meta(ge=0, le=0)] = 0.0
     attention_dropout: Annotated[float, Meta(ge=0, le=0)] = 0.0
 
@@ -245,6 +249,17 @@ def about_settings(values: Mapping[str, Any]) -> list[str]:
                 why = f"it is written as {_NOTATIONS[name]}"
             refused.append(f"{flag(name)} cannot be {value!r}: {why}")
     return refused
+
+
+def notes_on_settings(cfg: RunConfig) -> Iterator[str]:
+    """Which settings nothing reads where a model is only scored."""
+    given = [flag(name) for name in cfg.megatron if name in _TYPES and _is_of_training(name)]
+    if given and cfg.mode == "eval":
+        yield f"{', '.join(given)}: no effect under --eval-only, which trains nothing"
+
+
+def _is_of_training(name: str) -> bool:
+    return _TRAINED in typing.get_args(_TYPES[name])
 
 
 def taken(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import own_fields, places_of_weights
 from agentrl.config.record import read_record
 from agentrl.errors import ConfigError
 from agentrl.hub import cached
@@ -36,9 +36,6 @@ __all__ = [
 CHECKPOINT = re.compile(r"iteration_(\d+)")
 #: What makes such a folder a checkpoint: written last, with a digest of every file.
 MANIFEST = "manifest.json"
-#: Flags that may name a run or its checkpoints.
-_CHECKPOINTS = ("load", "ref_load", "opd_teacher_load", "critic_load")
-_MODELS = ("hf_checkpoint", *_CHECKPOINTS)
 _RUN_ID = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,80}")
 
 
@@ -73,13 +70,15 @@ def check_run_id(name: str | None) -> None:
 
 
 def with_places(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with absolute folders; a run that one of `_CHECKPOINTS` names becomes
-    its checkpoints, and a model of the hub the folder that it is cached in."""
-    found = {name: cached(str(values[name])) for name in _MODELS if values.get(name)}
+    """`values` with absolute folders; a run that stands for weights becomes its
+    checkpoints, and a model of the hub the folder that it is cached in."""
+    weights = [field.name for field in places_of_weights().values()]
+    models = [name for name, field in own_fields().items() if field.fact.holds == "model"]
+    found = {name: cached(str(values[name])) for name in (*models, *weights) if values.get(name)}
     values = values | {name: place for name, place in found.items() if place is not None}
     folders = [name for name, field in own_fields().items() if field.fact.holds == "folder"]
     named = {name: Path(values[name]).absolute() for name in folders if values.get(name)}
-    for name in _CHECKPOINTS:
+    for name in weights:
         if name in named:
             named[name] = checkpoints_of(named[name])
     return values | {name: str(path) for name, path in named.items()}

@@ -45,7 +45,7 @@ from agentrl.config.rollouts import with_one_half
 from agentrl.config.run import RunConfig
 from agentrl.config.saved_by import run_of_load
 from agentrl.config.stored import refuse_changes
-from agentrl.config.unread import for_evaluation, is_read, notes_on_preset
+from agentrl.config.unread import for_evaluation, is_for_such_a_run, notes_on_preset
 from agentrl.config.validate import validate
 from agentrl.config.workers import with_agent_workers
 from agentrl.errors import AgentRLError, ConfigError
@@ -188,7 +188,7 @@ def _new(
         values = _synchronous(values, refused)
     config, advice = _begun(under, values)
     # Nobody said what a preset has for another kind of run: that would be told to config.toml.
-    read = {name: value for name, value in under.items() if is_read(config, name)}
+    read = {name: value for name, value in under.items() if is_for_such_a_run(config, name)}
     if read != under:
         lost = {name: value for name, value in under.items() if name not in read}
         config, advice = _begun(read, values)

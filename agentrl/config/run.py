@@ -20,7 +20,7 @@ from agentrl.config.engine_groups import (
     groups_of_file,
     prefill_and_decode,
 )
-from agentrl.config.facts import ACTS, FREE, Mode, flag, mode_of
+from agentrl.config.facts import ACTS, BOTH, ENGINES, FREE, LEARNER, Half, Mode, flag, mode_of
 from agentrl.config.flags.asynchrony import StalenessPolicy
 from agentrl.config.flags.logging import LoggingFlags
 from agentrl.numbered import RANK, ROLLOUT_ID, literal
@@ -41,15 +41,22 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     megatron: Annotated[
         dict[str, Any],
-        flag("Megatron-core settings by Megatron's flag names", group="megatron", on_resume=FREE),
+        flag(
+            "Megatron-core settings by Megatron's flag names",
+            group="megatron",
+            on_resume=FREE,
+            halves=LEARNER,
+        ),
     ] = {}
     sglang: Annotated[
         dict[str, Any],
-        flag("SGLang ServerArgs fields", group="sglang", on_resume=FREE, modes=ACTS),
+        flag(
+            "SGLang ServerArgs fields", group="sglang", on_resume=FREE, modes=ACTS, halves=ENGINES
+        ),
     ] = {}
     router: Annotated[
         dict[str, Any],
-        flag("sglang-router arguments", group="router", on_resume=FREE, modes=ACTS),
+        flag("sglang-router arguments", group="router", on_resume=FREE, modes=ACTS, halves=ENGINES),
     ] = {}
 
     @property
@@ -289,6 +296,11 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
     def plays_only(self) -> bool:
         """Whether episodes are played and nothing is trained on them."""
         return self.mode == "policy" and self.debug_rollout_only
+
+    @property
+    def halves(self) -> frozenset[Half]:
+        """The halves that the run has."""
+        return BOTH - (LEARNER if self.plays_only else ENGINES if self.loads_rollouts else set())
 
     @property
     def saved_rollouts(self) -> tuple[str, ...]:

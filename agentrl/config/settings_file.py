@@ -44,7 +44,8 @@ def _yaml(text: str, path: Path, flag: str) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without what YAML calls null: a key that says nothing is as one that is not there."""
+    """`value` without what YAML calls null: a key that says nothing is as one that is not there.
+    In columns of Parquet and Arrow each object of a list has the keys of all of them."""
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     return [without_nulls(each) for each in value] if isinstance(value, list) else value

@@ -1,5 +1,6 @@
 """No flag does nothing: one that was given, and that nothing in this run reads, is refused by name;
-or noted, where slime passes over it and its scripts give it (`Condition.is_noted`).
+or noted, where slime passes over it and its scripts give it (`Condition.is_noted`), and where the
+half of a run that would read it is left out: such a flag may stay on the command line.
 
 Given are the flags of the command line, and what a file sets to another value than the default: a
 run's own config.toml spells out every default. Of a preset, and of a file whose model is scored
@@ -10,11 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.config.conditions import CONDITIONS
-from agentrl.config.facts import Mode, mode_of
+from agentrl.config.facts import Half, Mode, mode_of
 from agentrl.config.fields import fact_of, own_fields
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_unread", "for_evaluation", "is_read", "notes_on_preset", "notes_on_unread"]
+__all__ = [
+    "about_unread",
+    "for_evaluation",
+    "is_for_such_a_run",
+    "is_read",
+    "notes_on_preset",
+    "notes_on_unread",
+]
 
 _OTHERS: dict[Mode, str] = {
     "policy": "a policy is trained on nothing but what it sampled; leave this out, or give "
@@ -23,6 +31,11 @@ _OTHERS: dict[Mode, str] = {
     "rewards; leave this out",
     "eval": "an evaluation scores --hf-checkpoint, or --load with its architecture, and trains "
     "nothing; leave this out",
+}
+#: Of the half that is not there.
+_NO_HALF: dict[Half, str] = {
+    "learner": "no effect under --debug-rollout-only, which trains nothing",
+    "engines": "no effect under --load-debug-rollout-data, which starts no engines or workers",
 }
 
 
@@ -46,6 +59,11 @@ def notes_on_unread(
 def is_read(config: RunConfig, name: str) -> bool:
     """Whether something in a run of `config` reads the field, or family, of that name."""
     return _why_unread(config, name) is None
+
+
+def is_for_such_a_run(config: RunConfig, name: str) -> bool:
+    """As `is_read`, of a run with the settings of `config` that leaves out neither half."""
+    return config.mode in fact_of(name).modes and _is_met(config, name)
 
 
 def notes_on_preset(config: RunConfig, name: str, values: Mapping[str, Any]) -> list[str]:
@@ -82,16 +100,25 @@ def _lines(ways: Sequence[RunConfig], said: Mapping[str, str]) -> list[str]:
 
 def _is_noted(config: RunConfig, name: str) -> bool:
     fact = fact_of(name)
-    return config.mode in fact.modes and fact.needs is not None and CONDITIONS[fact.needs].is_noted
+    if config.mode not in fact.modes:
+        return False
+    if _is_met(config, name):
+        return not fact.halves <= config.halves
+    return fact.needs is not None and CONDITIONS[fact.needs].is_noted
+
+
+def _is_met(config: RunConfig, name: str) -> bool:
+    needs = fact_of(name).needs
+    return needs is None or CONDITIONS[needs].holds(config)
 
 
 def _why_unread(config: RunConfig, name: str) -> str | None:
     fact = fact_of(name)
     if config.mode not in fact.modes:
         return _OTHERS[config.mode]
-    if fact.needs is None or CONDITIONS[fact.needs].holds(config):
-        return None
-    return CONDITIONS[fact.needs].otherwise
+    if fact.needs is not None and not _is_met(config, name):
+        return CONDITIONS[fact.needs].otherwise
+    return next((_NO_HALF[half] for half in sorted(fact.halves - config.halves)), None)
 
 
 def for_evaluation(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from agentrl.config.external_router import about_external_router
 from agentrl.config.first_weights import about_weights
 from agentrl.config.freezing import about_freezing
 from agentrl.config.lengths import about_lengths, notes_on_lengths
-from agentrl.config.megatron import MegatronSettings
+from agentrl.config.megatron import MegatronSettings, notes_on_settings
 from agentrl.config.mixture import FLAG as MIX
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.model import ModelSummary, read_model
@@ -115,6 +115,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *notes_on_evaluations(config, sets),
         *notes,
         *notes_on_unread(config, said or {}, ways),
+        *notes_on_settings(config),
         *notes_on_objective(config, said or {}),
     ]
 

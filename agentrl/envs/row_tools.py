@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.envs.rows.keys import without_nulls
+from agentrl.config.settings_file import without_nulls
 from agentrl.errors import EnvError
 
 __all__ = ["name_of", "tools_of"]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from agentrl.config.args import Args
+from agentrl.config.settings_file import without_nulls
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.grading.boxed import boxed
 from agentrl.envs.grading.judging import spec_of
@@ -18,7 +19,7 @@ from agentrl.envs.reward_keys import about_key, chosen, parts, require_keys
 from agentrl.envs.reward_service import SERVICE, service_of
 from agentrl.envs.reward_types import RewardType, scorers, type_of_row
 from agentrl.envs.row_tools import name_of, tools_of
-from agentrl.envs.rows.keys import find, holds, without_nulls
+from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_rewards import OfModel, OfSample, listed
 from agentrl.errors import AgentRLError, ConfigError, EnvError
 from agentrl.types import EpisodeSummary, StopReason

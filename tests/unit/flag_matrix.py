@@ -35,6 +35,8 @@ MODES: dict[str, tuple[Program, str]] = {
     "train": ("train", _TRAINED),
     "sft": ("train_async", f"{_ANY} --loss-type sft_loss --prompt-data ROWS"),
     "eval": ("train_async", f"{_ACTING} --eval-only"),
+    "plays": ("train_async", f"{_TRAINED} --debug-rollout-only"),
+    "loads": ("train_async", f"{_TRAINED} --load-debug-rollout-data ROLLOUTS"),
     "resume": ("train_async", "--resume RUN --device cpu"),
 }
 

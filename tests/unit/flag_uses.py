@@ -109,7 +109,8 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "host", (ray_options(config.ray_address, run.ray), config.place_timeout_s)
     yield "calls", (ports_of(config), config.call_timeout_s)
     yield "trackers", trackers(config)
-    yield "worker", _worker(config, spec)
+    if "engines" in config.halves:
+        yield "worker", _worker(config, spec)
     hooks = LearnerHooks(config)
     more = {
         name: getattr(hooks._args, name) for name in ("mis_level",) if hasattr(hooks._args, name)
@@ -117,12 +118,15 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "hooks", (sorted(hooks._named.items()), more)
     if config.mode != "eval":
         yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
+        yield "files", (config.saved_rollouts, config.custom_rollout_log_function_path)
+    if config.mode != "eval" and "engines" in config.halves:
         yield "tasks", vars(open_source(config, env_class))
+        yield "open files", open_files(config)
+    if config.mode != "eval" and "learner" in config.halves:
         yield "hook watch", hook_watch(config).limit_s
         yield "learner", [_trained(config, seed) for seed in range(4)]
         yield "profiler", ProfilerSettings.from_config(config, run.path)
-        yield "files", open_files(config)
-    if config.mode != "supervised":
+    if config.mode != "supervised" and "engines" in config.halves:
         sets = open_eval_sets(config, env_class)
         parts: Any = (None, RunState(), None, spec.eval_sets)
         how: Any = "alone" if config.eval_interval is None else "beside"
@@ -130,7 +134,8 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         yield "evaluations", [evaluator._order(name, 0, how) for name in sets]
         on_disk = config.update_weight_transport == "disk"
         weights = disk_settings(spec) if on_disk else sink_settings(spec)
-        yield "turns", (client_settings(spec), weights)
+        pushes = weights if "learner" in config.halves else config.update_weights_timeout
+        yield "turns", (client_settings(spec), pushes)
         buffer = BufferSettings.from_config(config, "", SamplingParams())
         yield "permits", (buffer.num_permits, buffer.hold_patience_s)
 

@@ -15,7 +15,7 @@ import pytest
 from agentrl.config.answers import remarks
 from agentrl.config.conditions import CONDITIONS
 from agentrl.config.differences import WHERE
-from agentrl.config.facts import Mode
+from agentrl.config.facts import Half, Mode
 from agentrl.config.fields import convert, own_fields
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
@@ -163,6 +163,31 @@ def test_what_is_said_to_be_unread_reaches_none(
         return without_buffer(told(other)) != usual
 
     guilty = {name for name in unread if reach({name})} if reach(unread) else set()
+    assert not guilty
+
+
+#: A policy's run of one half, by the half that it has.
+HALVES: dict[Half, str] = {
+    "learner": "--load-debug-rollout-data ROLLOUTS",
+    "engines": "--debug-rollout-only",
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_what_the_half_that_is_left_out_reads_reaches_no_process(
+    half: Half, resolve: Resolve, ground: Ground
+) -> None:
+    config = resolve("policy", HALVES[half])
+    facts = {name: field.fact for name, field in own_fields().items()}
+    left_out = {n for n, fact in facts.items() if "policy" in fact.modes and fact.halves - {half}}
+
+    def made(names: set[str]) -> dict[str, str]:
+        other = functools.reduce(lambda made, name: changed(made, name, ground), names, config)
+        found = told(other)
+        return found if half == "engines" else without_buffer(found)  # its leases are there
+
+    usual = made(set())
+    guilty = set() if made(left_out) == usual else {n for n in left_out if made({n}) != usual}
     assert not guilty
 
 

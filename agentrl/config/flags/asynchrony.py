@@ -6,7 +6,7 @@ A token carries its version and an iteration its number, so a continued run may 
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, POLICY, TRAINS, Natural, flag
+from agentrl.config.facts import ENGINES, FREE, LEARNER, POLICY, TRAINS, Natural, flag
 from agentrl.config.flags.rollout import RolloutFlags
 
 __all__ = ["AsynchronyFlags", "StalenessPolicy"]
@@ -37,6 +37,7 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
             "What happens to a token older than S: mask leaves it out of the loss; drop gives up "
             "its whole group before it is leased, and mints the task again, at most twice",
             modes=POLICY,
+            halves=ENGINES,
             needs="ahead",
         ),
     ] = "mask"
@@ -57,6 +58,7 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
             "Train only the tokens of a turn that its newest weights sampled",
             modes=POLICY,
             needs="pushed_turns",
+            halves=LEARNER,
         ),
     ] = False
     buffer_disk_limit: Annotated[

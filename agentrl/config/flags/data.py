@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, GROUPS, PLAYED, POLICY, TASKS, TRAINS, fixed, flag
+from agentrl.config.facts import ACTS, ENGINES, GROUPS, PLAYED, POLICY, TASKS, TRAINS, fixed, flag
 from agentrl.config.flags.run import RunFlags
 from agentrl.shipped import CHAT_FORMATS, REWARDS
 
 __all__ = ["DataFlags"]
 
-_flag = partial(flag, group="data", on_resume=TASKS)
+_flag = partial(flag, group="data", on_resume=TASKS, halves=ENGINES)
 _env = partial(_flag, modes=ACTS, on_resume=GROUPS)
 _named = partial(_flag, needs="row_files")
 _key = partial(_flag, needs="row_env")

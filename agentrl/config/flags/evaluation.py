@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from agentrl.config.facts import (
     ACTS,
     ALL,
+    ENGINES,
     FREE,
     GROUPS,
     POLICY,
@@ -21,7 +22,9 @@ from agentrl.config.flags.serving import ServingFlags
 
 __all__ = ["EvaluationFlags"]
 
-_flag = partial(flag, group="evaluation", on_resume=FREE, modes=POLICY, reaches_weights=False)
+_flag = partial(
+    flag, group="evaluation", on_resume=FREE, modes=POLICY, halves=ENGINES, reaches_weights=False
+)
 _played = partial(_flag, modes=ACTS, needs="evaluation_sets")
 _key = partial(_flag, modes=ACTS, needs="evaluation_rows")
 
@@ -93,7 +96,12 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
     ] = 1
     eval_only: Annotated[
         bool,
-        _flag("Evaluate --hf-checkpoint once, train nothing, and end", modes=ALL, on_resume=GROUPS),
+        _flag(
+            "Evaluate --hf-checkpoint once, train nothing, and end",
+            modes=ALL,
+            on_resume=GROUPS,
+            halves=frozenset(),
+        ),
     ] = False
     n_samples_per_eval_prompt: Annotated[int, _played("Episodes of each evaluation task", ge=1)] = 1
     eval_temperature: Annotated[

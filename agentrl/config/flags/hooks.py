@@ -6,7 +6,7 @@ What they are given, and what is read of it afterwards, is told by `agentrl.lear
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, flag
+from agentrl.config.facts import ACTS, BOTH, FREE, LEARNER, POLICY, TRAINS, flag
 from agentrl.config.flags.profiling import ProfilingFlags
 
 __all__ = ["HookFlags"]
@@ -40,6 +40,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             modes=TRAINS,
             gt=0,
             reaches_weights=False,
+            halves=LEARNER,
         ),
     ] = 480.0
     custom_megatron_init_path: Annotated[
@@ -48,6 +49,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "Function that is called once, when Megatron's process groups are there and no model "
             f"is built yet, as fn(args): {_PLACE}",
             modes=TRAINS,
+            halves=LEARNER,
         ),
     ] = None
     custom_megatron_before_log_prob_hook_path: Annotated[
@@ -57,6 +59,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "fn(args, model, store_prefix): the parts of the model that this rank holds, and '', "
             f"'ref_' or 'teacher_': {_PLACE}",
             modes=POLICY,
+            halves=LEARNER,
         ),
     ] = None
     custom_megatron_before_train_step_hook_path: Annotated[
@@ -66,6 +69,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "rollout_id, step_id, model, optimizer, opt_param_scheduler), with what Megatron-core "
             f"has: {_PLACE}",
             modes=TRAINS,
+            halves=LEARNER,
         ),
     ] = None
     rollout_data_postprocess_path: Annotated[
@@ -74,6 +78,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "Function that may change advantages, and take tokens out of loss masks, before an "
             f"iteration is trained, called as fn(args, rollout_id, rollout_data): {_PLACE}",
             modes=POLICY,
+            halves=LEARNER,
         ),
     ] = None
     rollout_sample_filter_path: Annotated[
@@ -83,6 +88,7 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "rewards stay in the statistics of their group; called as fn(args, groups), with a "
             f"list of samples for each group: {_PLACE}",
             modes=POLICY,
+            halves=LEARNER,
         ),
     ] = None
     custom_update_weight_post_write_path: Annotated[
@@ -93,5 +99,6 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             f"version_dir, rollout_engines), with the URLs of the engines: {_PLACE}",
             modes=ACTS,
             needs="disk_pushes",
+            halves=BOTH,
         ),
     ] = None

@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, POLICY, STATE, TRAINS, Count, flag, noted
+from agentrl.config.facts import FREE, LEARNER, POLICY, STATE, TRAINS, Count, flag, noted
 from agentrl.config.flags.asynchrony import AsynchronyFlags
 
 __all__ = ["LearnerFlags"]
 
 _flag = partial(flag, group="learner", on_resume=FREE)
-_trained = partial(_flag, modes=TRAINS)
+_trained = partial(_flag, modes=TRAINS, halves=LEARNER)
 
 
 class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
@@ -68,7 +68,9 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "optimizer, one checkpoint, or a Hugging Face model; with --save of the same folder "
             "the run that saved there goes on",
             on_resume=STATE,
+            halves=LEARNER,
             holds="folder",
+            weights="policy",
         ),
     ] = None
     ref_load: Annotated[
@@ -78,6 +80,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "Face model, a run, its checkpoints or one of them (default: --hf-checkpoint)",
             on_resume=STATE,
             holds="folder",
+            weights="reference",
         ),
     ] = None
     opd_type: Annotated[
@@ -98,6 +101,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             needs="own_teacher",
             on_resume=noted("the policy is distilled from another teacher from now on"),
             holds="folder",
+            weights="teacher",
         ),
     ] = None
     critic_load: Annotated[
@@ -110,6 +114,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             needs="critic",
             on_resume=STATE,
             holds="folder",
+            weights="critic",
         ),
     ] = None
     ref_update_interval: Annotated[
@@ -155,6 +160,7 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "Send tokens to the experts that the engine chose for them (R3); a token whose experts "
             "are not known is routed freely",
             modes=POLICY,
+            halves=frozenset(),
         ),
     ] = False
     enable_mtp_training: Annotated[

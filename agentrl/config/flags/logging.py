@@ -6,7 +6,7 @@ When these are called, and what becomes of what they log, is told by `agentrl.en
 from functools import partial
 from typing import Annotated
 
-from agentrl.config.facts import ACTS, FREE, POLICY, TRAINS, flag
+from agentrl.config.facts import ACTS, ENGINES, FREE, POLICY, TRAINS, flag
 from agentrl.config.flags.hooks import HookFlags
 
 __all__ = ["LoggingFlags"]
@@ -46,5 +46,6 @@ class LoggingFlags(HookFlags, frozen=True, kw_only=True):
             f"{_PLACE}",
             modes=ACTS,
             needs="evaluation_sets",
+            halves=ENGINES,
         ),
     ] = None

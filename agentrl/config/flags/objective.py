@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from agentrl.bounds import MAX_REWARD
 from agentrl.config.facts import (
     FREE,
+    LEARNER,
     POLICY,
     STATE,
     TRAINS,
@@ -23,8 +24,8 @@ from agentrl.shipped import ALGORITHMS, TRUST_REGIONS
 
 __all__ = ["ObjectiveFlags"]
 
-_flag = partial(flag, group="objective", on_resume=FREE, modes=POLICY)
-_loss = partial(flag, group="policy loss", on_resume=FREE, modes=POLICY)
+_flag = partial(flag, group="objective", on_resume=FREE, modes=POLICY, halves=LEARNER)
+_loss = partial(_flag, group="policy loss")
 _term = partial(_loss, needs="policy_loss")
 #: How tokens of older weights are corrected.
 _correction = partial(_loss, corrects=True)
@@ -39,6 +40,7 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "What is learnt: rewarded episodes (policy_loss), or the demonstrated turns of "
             "--prompt-data (sft_loss: --input-key names a list of chat messages)",
             modes=TRAINS,
+            halves=frozenset(),
             on_resume=STATE,
         ),
     ] = "policy_loss"

@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, POLICY, TRAINS, Count, Fraction, NonNegative, flag
+from agentrl.config.facts import FREE, LEARNER, POLICY, TRAINS, Count, Fraction, NonNegative, flag
 from agentrl.config.flags.objective import ObjectiveFlags
 
 __all__ = ["OptimizerFlags"]
 
-_flag = partial(flag, group="optimizer", on_resume=FREE, modes=TRAINS)
-_critic = partial(flag, group="optimizer", on_resume=FREE, modes=POLICY, needs="critic")
+_flag = partial(flag, group="optimizer", on_resume=FREE, modes=TRAINS, halves=LEARNER)
+_critic = partial(_flag, modes=POLICY, needs="critic")
 
 
 class OptimizerFlags(ObjectiveFlags, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, FREE, POLICY, Count, flag
+from agentrl.config.facts import ACTS, ENGINES, FREE, POLICY, Count, flag
 from agentrl.config.flags.optimizer import OptimizerFlags
 
 __all__ = ["PlacementFlags"]
@@ -29,10 +29,11 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             "says; under --colocate the learner's)",
             modes=ACTS,
             needs="started_engines",
+            halves=ENGINES,
         ),
     ] = None
     rollout_num_gpus_per_engine: Annotated[
-        int, _flag("Devices of one engine", modes=ACTS, ge=1)
+        int, _flag("Devices of one engine", modes=ACTS, ge=1, halves=ENGINES)
     ] = 1
     sglang_config: Annotated[
         dict[str, Any],
@@ -41,6 +42,7 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             "devices and SGLang settings of their own (docs/cluster.md)",
             modes=ACTS,
             holds="settings",
+            halves=ENGINES,
         ),
     ] = {}
     prefill_num_servers: Annotated[
@@ -49,6 +51,7 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
             "Number of engines that prefill prompts for the others, which decode (needs GPUs, and "
             "generation that waits for the learner, as in train.py)",
             modes=ACTS,
+            halves=ENGINES,
         ),
     ] = None
     colocate: Annotated[

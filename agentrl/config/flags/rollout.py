@@ -9,6 +9,7 @@ from typing import Annotated
 
 from agentrl.config.facts import (
     ACTS,
+    ENGINES,
     FREE,
     GROUPS,
     PLAYED,
@@ -29,7 +30,7 @@ __all__ = ["RolloutFlags"]
 _flag = partial(flag, group="rollout", on_resume=FREE)
 _group = partial(_flag, modes=TRAINS, on_resume=GROUPS)
 _policy = partial(_flag, modes=POLICY)
-_acting = partial(_flag, modes=ACTS)
+_acting = partial(_flag, modes=ACTS, halves=ENGINES)
 #: Evaluations sample alike, but for what they are told otherwise (`--eval-*`).
 _sampling = partial(_acting, on_resume=PLAYED)
 #: An assignment carries its limits, and an episode that goes on counts what it has spent against
@@ -48,6 +49,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "Least number of episodes with outcome done that a group needs to be trained "
             "(default: all)",
             on_resume=may_fall("its ledger holds groups that are ready with so many"),
+            halves=ENGINES,
         ),
     ] = None
     rollout_temperature: Annotated[
@@ -56,6 +58,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "Sampling temperature of training turns; 0 takes the likeliest token, and the learner "
             "scores it at 1, as the engine does",
             ge=0,
+            halves=frozenset(),
         ),
     ] = 1.0
     rollout_top_p: Annotated[
@@ -80,6 +83,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "Tokens of the first prompt; rows with more are left out as they are read, and in an "
             "environment of another kind than single-turn and tools their groups are filtered",
             on_resume=PLAYED,
+            halves=ENGINES,
         ),
     ] = None
     rollout_max_response_len: Annotated[int, _limit("Tokens sampled in one turn", ge=1)] = 1024
@@ -125,6 +129,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "Function that keeps or drops a judged group, called as fn(rewards, task), or as in "
             "slime, fn(args, samples): a name, pkg.module:fn or path/to/file.py[:fn]",
             holds="code",
+            halves=ENGINES,
         ),
     ] = None
     over_sampling_batch_size: Annotated[
@@ -132,7 +137,8 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
         _policy(
             "Groups kept in the making for the next iteration, so that a filter leaves enough of "
             "them (default: --rollout-batch-size); what is left over waits for the one after, or "
-            "is given up where S is 0 (train.py)"
+            "is given up where S is 0 (train.py)",
+            halves=ENGINES,
         ),
     ] = None
     num_agent_workers: Annotated[
@@ -142,8 +148,9 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "run; 1 without)",
             ge=1,
             reaches_weights=False,
+            halves=ENGINES,
         ),
     ] = 1
     max_concurrent_episodes: Annotated[
-        int, _flag("Episodes one worker holds at once", ge=1, reaches_weights=False)
+        int, _flag("Episodes one worker holds at once", ge=1, reaches_weights=False, halves=ENGINES)
     ] = 1024

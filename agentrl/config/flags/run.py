@@ -8,7 +8,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from agentrl.config.facts import FREE, GROUPS, POLICY, STATE, TASKS, TRAINS, Count, flag
+from agentrl.config.facts import (
+    ENGINES,
+    FREE,
+    GROUPS,
+    LEARNER,
+    POLICY,
+    STATE,
+    TASKS,
+    TRAINS,
+    Count,
+    flag,
+)
 
 __all__ = ["RunFlags"]
 
@@ -59,6 +70,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
             "are sampled no further group begins, and the run ends when those that have begun are "
             "trained (default: no bound)",
             modes=POLICY,
+            halves=ENGINES,
         ),
     ] = None
     device: Annotated[
@@ -75,5 +87,6 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
             modes=TRAINS,
             on_resume=STATE,
             ge=0,
+            halves=LEARNER,
         ),
     ] = 1234

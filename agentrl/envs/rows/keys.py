@@ -5,7 +5,7 @@ A key of the row itself comes first, dots and all.
 
 from typing import Any
 
-__all__ = ["find", "holds", "without_nulls"]
+__all__ = ["find", "holds"]
 
 
 def find(row: dict[str, Any], key: str) -> Any:
@@ -27,11 +27,3 @@ def holds(row: dict[str, Any], key: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def without_nulls(value: Any) -> Any:
-    """`value` without the keys that hold null: in columns of Parquet and Arrow each object of a
-    list has the keys of all of them."""
-    if isinstance(value, dict):
-        return {key: without_nulls(v) for key, v in value.items() if v is not None}
-    return [without_nulls(v) for v in value] if isinstance(value, list) else value

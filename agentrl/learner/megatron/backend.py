@@ -20,6 +20,7 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.columns import Column
+from agentrl.config.fields import places_of_weights
 from agentrl.config.first_weights import (
     brings_optimizer,
     holds_megatron,
@@ -63,8 +64,6 @@ __all__ = ["MegatronBackend"]
 log = logging.getLogger(__name__)
 
 
-#: Which field says where a model beside the policy lies.
-_PLACES = {"reference": "ref_load", "teacher": "opd_teacher_load", "critic": "critic_load"}
 #: What slime calls the log-probabilities of a model by.
 _PREFIXES = {"policy": "", "reference": "ref_", "teacher": "teacher_"}
 
@@ -173,7 +172,7 @@ class MegatronBackend:
         self._passengers_dir = passengers_of(cfg, self._model_dir)
         built = {"policy": self._loaded_model("policy", device, first)}
         for name in sorted(models):  # collective: in one order on all ranks
-            place = getattr(cfg, _PLACES[name])
+            place = getattr(cfg, places_of_weights()[name].name)
             if name == "critic":  # of a run that goes on, its checkpoint brings the critic
                 place = None if is_restored else place or cfg.load
             built[name] = self._loaded_model(name, device, place)

@@ -16,7 +16,7 @@ import msgspec
 
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.deepseek_v3 import OF_TOOLS, DeepSeekV3Format
-from agentrl.tokens.formats.thoughts import THINK, THINK_END
+from agentrl.tokens.formats.thoughts import THINK, THINK_END, written_thought
 from agentrl.tokens.spans import Piece
 
 __all__ = ["DeepSeekR1Format"]
@@ -44,7 +44,5 @@ class DeepSeekR1Format(DeepSeekV3Format):
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
         """A turn that says nothing of its thoughts has an empty one."""
-        thought, ended, said = text.rpartition(THINK_END)
-        thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
-        said = said.lstrip("\n") if ended else text
+        thought, said = written_thought(text)
         return f"{thought}\n{THINK_END}\n\n{super()._written(said, calls)}"

@@ -19,7 +19,7 @@ from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.chatml import START
 from agentrl.tokens.formats.qwen import QwenFormat
 from agentrl.tokens.formats.qwen3_coder import Qwen3CoderFormat
-from agentrl.tokens.formats.thoughts import THINK, THINK_END
+from agentrl.tokens.formats.thoughts import THINK, THINK_END, written_thought
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.vocab import Vocab
 
@@ -74,9 +74,7 @@ class Qwen35Format(Qwen3CoderFormat):
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
         """A turn that says nothing of its thoughts has an empty one."""
-        thought, ended, said = text.rpartition(THINK_END)
-        thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
-        said = said.lstrip("\n") if ended else text
+        thought, said = written_thought(text)
         return f"{thought}\n{THINK_END}\n\n{super()._written(said, calls)}"
 
 

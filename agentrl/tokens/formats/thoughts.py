@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["THINK", "THINK_END", "split_thought"]
+__all__ = ["THINK", "THINK_END", "split_thought", "written_thought"]
 
 THINK = "<think>"
 THINK_END = "</think>"
@@ -22,3 +22,11 @@ def split_thought(
     again = next((at for at in range(closed, len(ids)) if ids[at] == begin), len(ids))
     thought = [*ids[:closed], *ids[again:]]
     return [id_ for id_ in thought if id_ not in (begin, end)], list(ids[closed:again])
+
+
+def written_thought(text: str) -> tuple[str, str]:
+    """The thought of a written turn, which is empty where it has none, and what it says."""
+    thought, ended, said = text.rpartition(THINK_END)
+    if not ended:
+        return "", text
+    return thought.strip("\n").removeprefix(THINK).strip("\n"), said.lstrip("\n")
