@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 class Run:
     """A run of the default job, small, that a test may hurt."""
 
-    def __init__(self, folder: Path, num_rollout: int, num_questions: int) -> None:
+    def __init__(self, folder: Path, num_rollout: int, num_questions: int, *flags: str) -> None:
         self.path = folder / "run"
         self._folder = folder
         row = '{"question": "Where?", "answer": "here"}\n'
@@ -36,7 +36,7 @@ class Run:
             "--async-buffer-size", "4", "--rollout-batch-size", str(GROUPS),
             "--num-rollout", str(num_rollout), "--save-interval", "4", "--run-dir", str(folder),
             "--run-id", "run", "--skip-eval-before-train", "--update-weights-timeout", "120",
-            "--eval-prompt-data", "one", str(folder / "eval.jsonl"),
+            "--eval-prompt-data", "one", str(folder / "eval.jsonl"), *flags,
         )  # fmt: skip
 
     def start(self, *flags: str) -> None:
@@ -74,9 +74,11 @@ class Run:
     def log(self) -> str:
         return (self.path / "logs" / "driver.log").read_text()
 
+    def pid(self, name: str) -> int:
+        return int(re.findall(rf"started {name} \(pid (\d+)\)", self.log)[-1])
+
     def kill(self, name: str) -> None:
-        pid = re.findall(rf"started {name} \(pid (\d+)\)", self.log)[-1]
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(self.pid(name), signal.SIGKILL)
 
     def finish(self) -> dict[str, Any]:
         assert self.process.wait(1800) == 0, self.said
@@ -89,8 +91,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
     """Starts a run; whatever is left of it at the end is killed."""
     runs: list[Run] = []
 
-    def make(num_rollout: int, num_questions: int = 1) -> Run:
-        runs.append(Run(tmp_path, num_rollout, num_questions))
+    def make(num_rollout: int, num_questions: int = 1, *flags: str) -> Run:
+        runs.append(Run(tmp_path, num_rollout, num_questions, *flags))
         return runs[-1]
 
     yield make
@@ -163,3 +165,27 @@ def test_all_at_once_and_an_engine_in_the_last_evaluation(start: Any) -> None:
     assert report.problems == ()
     assert report.fates == {Fate.TRAINED: 6 * GROUPS}
     assert processes_of(run.path) == []
+
+
+def test_an_engine_that_hangs_is_killed_and_started_again(start: Any) -> None:
+    """Its scheduler stands still, and its process is there: nobody else would end it."""
+    run = start(12, 1, "--call-timeout-s", "15", "--update-weights-timeout", "30")
+    run.wait_for_steps(2)
+    os.kill(_scheduler_of(run.pid("engine-0")), signal.SIGSTOP)
+    summary = run.finish()
+    assert "engine-0 did not answer for 90 s" in run.said
+    assert "engine-0 ended with -9: it is started again" in run.said
+    assert (summary["status"], summary["steps"]) == ("complete", 12)
+    report = audit(run.path)
+    assert report.problems == ()
+    assert report.fates.keys() <= {Fate.TRAINED, Fate.ENGINE_ERROR}
+    assert report.fates[Fate.TRAINED] == 12 * GROUPS
+
+
+def _scheduler_of(engine: int) -> int:
+    """The process of an engine that samples."""
+    children = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
+    (found,) = [
+        int(pid) for pid in children if "scheduler" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    return found
