@@ -26,7 +26,7 @@ from agentrl.cluster.external_engines import ExternalWatch
 from agentrl.cluster.failures import given_up
 from agentrl.cluster.feeder import Feeder
 from agentrl.cluster.host import ProcessOrder
-from agentrl.cluster.hung import HungWatch
+from agentrl.cluster.hung import HungWatch, limit_of
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
@@ -94,7 +94,7 @@ class Driver:
             recorder,
             lambda name: self._processes.signal(name, None, signal.SIGKILL),
             clock,
-            limit_s=6 * spec.config.call_timeout_s,
+            limit_s=limit_of(spec.config),
             key=read_key(spec.engine_key_file),
         )
         asks = (self._processes.unroute, self._processes.ask_for_weights)

@@ -1,15 +1,15 @@
 """`HungWatch`: kills an engine whose process is there and whose scheduler does not answer.
 
-    asked every sixth of the limit -> no answer, no push open -> ... -> so for the limit -> killed
+    asked every twelfth of the limit -> no answer -> ... -> none for the limit -> killed
 
 A process that ends is started again (`watch.py`); one that stands still does not end. Pushes leave
 such an engine out and turns time out on it, so without this the run would go on without its devices
-for ever. What is killed ends like any other process: it is started again, gets weights, and counts
-in the budget of restarts.
+for ever, or end for want of any engine. What is killed ends like any other process: it is started
+again, gets weights, and counts in the budget of restarts.
 
-The seconds of a push do not count: engines load weights then, or wait for a peer that has hung.
-They do not begin the count anew either, for a run may push more often than the limit is long. Who
-refuses connections has ended or is about to start, and is not counted.
+The limit is longer than an engine may stand still for a reason: loading weights, or waiting for a
+peer that hangs (`--update-weights-timeout`), or one forward pass, of which SGLang itself ends a
+scheduler after 300 s. Who refuses connections has ended or is about to start, and is not counted.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,42 +20,42 @@ import anyio
 
 from agentrl.clock import Clock
 from agentrl.cluster.events import RunState
+from agentrl.config.run import RunConfig
 from agentrl.errors import SlotLostError
 from agentrl.serving.control import OF_SCHEDULER
 from agentrl.serving.key import authorization
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 
-__all__ = ["Hung", "HungWatch"]
+__all__ = ["Hung", "HungWatch", "limit_of"]
+
+
+def limit_of(config: RunConfig) -> float:
+    """Seconds without an answer after which an engine hangs."""
+    call_s = config.call_timeout_s
+    return max(6 * call_s, config.update_weights_timeout + 2 * call_s)
 
 
 class Hung:
-    """For how many seconds outside of pushes each engine has not answered. Pure."""
+    """Since when each engine has not answered. Pure."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._lasted_s: dict[str, float] = {}
-        self._last: float | None = None
+        self._since: dict[str, float] = {}
 
-    def looked(self, unanswered: set[str], is_pushing: bool, now: float) -> list[str]:
+    def looked(self, unanswered: set[str], now: float) -> list[str]:
         """Take in who did not answer. Those to be killed now; each then counts from nothing."""
-        passed_s = 0.0 if is_pushing or self._last is None else now - self._last
-        self._last = now
-        before = self._lasted_s
-        self._lasted_s = {
-            name: before[name] + passed_s if name in before else 0.0 for name in unanswered
-        }
-        due = sorted(name for name, s in self._lasted_s.items() if s >= self._limit_s)
+        self._since = {name: self._since.get(name, now) for name in unanswered}
+        due = sorted(name for name, since in self._since.items() if now - since >= self._limit_s)
         for name in due:
-            del self._lasted_s[name]
+            del self._since[name]
         return due
 
 
 class HungWatch:
     """Looks at the engines of a run that it has started and that are not lost (`engines`), once
-    they have weights. `limit_s`: --call-timeout-s, six times (SGLang itself ends a scheduler of
-    which one forward pass takes 300 s). `kill` ends an engine's process, and says whether it was
-    there."""
+    they have weights. `limit_s`: see `limit_of`. `kill` ends an engine's process, and says whether
+    it was there."""
 
     def __init__(
         self,
@@ -84,7 +84,6 @@ class HungWatch:
 
     async def _look(self, session: aiohttp.ClientSession) -> None:
         unanswered: set[str] = set()
-        was_pushing = self._state.is_pushing
 
         async def ask(engine: EngineAddress) -> None:
             if not await _answers(session, engine, self._limit_s / 12):
@@ -93,13 +92,12 @@ class HungWatch:
         async with anyio.create_task_group() as group:
             for engine in self._engines():
                 group.start_soon(ask, engine)
-        is_pushing = was_pushing or self._state.is_pushing
-        for name in self._hung.looked(unanswered, is_pushing, self._clock.now()):
+        for name in self._hung.looked(unanswered, self._clock.now()):
             with suppress(SlotLostError):  # who watches the slot decides
                 if await self._kill(name):
                     self._recorder.note(
-                        f"{name} did not answer for {self._limit_s:g} s (--call-timeout-s, six "
-                        "times), and its process is there: it hangs; it is killed and started again"
+                        f"{name} did not answer for {self._limit_s:g} s, and its process is "
+                        "there: it hangs; it is killed and started again"
                     )
 
 
