@@ -7,6 +7,10 @@ metadata of what this interpreter has, so the lock is what the tests ran with. N
 `gpu`: what uv resolves for the extra `gpu` on Linux x86_64, torch and CUDA too. A package that
 stands in `runtime.txt` keeps the version it has there, if SGLang allows that.
 
+`examples/NAME/requirements.txt`, where the folder has a `requirements.in`: what uv resolves for
+that beside the direct requirements of `runtime`, as far as it is not in `runtime.txt` already. It
+is installed over that.
+
 Hashes are those of the wheels that fit, for each Python and architecture.
 
     python scripts/lock.py
@@ -76,17 +80,33 @@ def closure_of_all(roots: dict[str, bool]) -> set[str]:
     return first
 
 
-def resolved_for_gpus() -> dict[str, str]:
-    """Package -> version, as uv resolves the extra for the oldest Python."""
+def resolved(*arguments: str | Path) -> dict[str, str]:
+    """Package -> version, as uv resolves for the oldest Python."""
     with tempfile.TemporaryDirectory() as folder:
         # uv keeps the versions that stand in its output where it can.
-        output = Path(folder, "gpu.txt")
+        output = Path(folder, "lock.txt")
         output.write_text((ROOT / "runtime.txt").read_text())
-        compiled(
-            PYTHONS[0], "x86_64", "--no-annotate", "--extra=gpu", "-o", output, "pyproject.toml"
-        )
-        found = re.findall(r"^([\w.-]+)==(\S+)", output.read_text(), re.MULTILINE)
+        compiled(PYTHONS[0], "x86_64", "--no-annotate", "-o", output, *arguments)
+        return pinned(output)
+
+
+def pinned(lock: Path) -> dict[str, str]:
+    """Package -> version, as a lock has them."""
+    found = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(), re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
+
+
+def resolved_for_example(wanted: Path) -> dict[str, str]:
+    """What the example of that `requirements.in` has beside `runtime.txt`, and what it has there in
+    another version."""
+    runtime = pinned(ROOT / "runtime.txt")
+    with tempfile.TemporaryDirectory() as folder:
+        roots, outside = Path(folder, "roots.in"), Path(folder, "outside.txt")
+        followed = [name for name, is_followed in direct("runtime").items() if is_followed]
+        roots.write_text("\n".join([*followed, wanted.read_text()]))
+        outside.write_text("torch ; sys_platform == 'never'")
+        found = resolved("--overrides", outside, roots)
+    return {name: version for name, version in found.items() if runtime.get(name) != version}
 
 
 def compiled(python: str, architecture: str, *arguments: str | Path) -> None:
@@ -121,14 +141,21 @@ def hashes(pins: dict[str, str], architectures: Iterable[str]) -> dict[str, set[
     return found
 
 
-def write(name: str, source: str, pins: dict[str, str], digests: dict[str, set[str]]) -> None:
+def write(lock: Path, source: str, pins: dict[str, str], digests: dict[str, set[str]]) -> None:
     """One lock file."""
     lines = [f"# Written by scripts/lock.py from {source}; do not edit."]
     for package in sorted(pins):
         options = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(digests[package]))
         lines.append(f"{package}=={pins[package]}{options}")
-    (ROOT / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    print(f"requirements/{name}.txt: {len(pins)} packages")
+    lock.write_text("\n".join(lines) + "\n")
+    print(f"{lock.relative_to(PROJECT)}: {len(pins)} packages")
+
+
+def write_examples() -> None:
+    for wanted in sorted(PROJECT.glob("examples/*/requirements.in")):
+        pins = resolved_for_example(wanted)
+        source = str(wanted.relative_to(PROJECT))
+        write(wanted.with_suffix(".txt"), source, pins, hashes(pins, ARCHITECTURES))
 
 
 def main() -> None:
@@ -139,9 +166,12 @@ def main() -> None:
     pins = {package: metadata.version(package) for package in runtime | dev}
     digests = hashes(pins, ARCHITECTURES)
     for name, packages in (("runtime", runtime), ("dev", dev)):
-        write(name, f"requirements/{name}.in", {p: pins[p] for p in packages}, digests)
-    on_gpus = resolved_for_gpus()
-    write("gpu", "pyproject.toml, extra gpu", on_gpus, hashes(on_gpus, GPU_ARCHITECTURES))
+        source = f"requirements/{name}.in"
+        write(ROOT / f"{name}.txt", source, {p: pins[p] for p in packages}, digests)
+    on_gpus = resolved("--extra=gpu", "pyproject.toml")
+    digests = hashes(on_gpus, GPU_ARCHITECTURES)
+    write(ROOT / "gpu.txt", "pyproject.toml, extra gpu", on_gpus, digests)
+    write_examples()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agentrl.config.conditions import GENERATE, ROW_ENVS
+from agentrl.config.conditions import CONDITIONS, GENERATE, ROW_ENVS
 from agentrl.config.fields import convert, own_fields
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -22,8 +22,10 @@ from agentrl.nearest import nearest
 __all__ = [
     "SHARED_KEYS",
     "Entry",
+    "about_rendering",
     "entries_of",
     "flags_of",
+    "notes_on_rendering",
     "raised",
     "refuse_twice",
     "unknown",
@@ -106,6 +108,24 @@ def with_own(config: RunConfig, flags: Told) -> RunConfig:
     }
     changes = {**flags, "env": env, "env_args": args | flags.get("env_args", {})}
     return msgspec.structs.replace(config, **changes)
+
+
+def about_rendering(own: RunConfig, told: Told, whose: str) -> Iterator[str]:
+    """A line where the entry asks for prompts as their rows have them, and `own` renders them."""
+    if "apply_chat_template" in told and not own.apply_chat_template and own.env != GENERATE:
+        yield (
+            f"{whose}: apply_chat_template: false cannot be: env {own.env} renders each prompt as "
+            "a chat; leave the key out, or give custom_generate_function_path, whose function is "
+            "given a prompt as its row has it"
+        )
+
+
+def notes_on_rendering(config: RunConfig, ways: Iterable[tuple[str, RunConfig]]) -> Iterator[str]:
+    """A line for each of `ways` (what it is called, its flags) whose entry asks for what is so in
+    any case. What the run's own flag says is noted of the run."""
+    for called, way in ways:
+        if way.apply_chat_template and not config.apply_chat_template and way.env != GENERATE:
+            yield f"{called}: apply_chat_template: {CONDITIONS['generate_function'].otherwise}"
 
 
 def unknown(told: Told, known: Collection[str], whose: str) -> Iterator[str]:

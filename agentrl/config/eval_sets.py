@@ -28,6 +28,7 @@ from agentrl.config.conditions import GENERATE, ROW_ENVS
 from agentrl.config.entries import (
     SHARED_KEYS,
     Entry,
+    about_rendering,
     entries_of,
     flags_of,
     raised,
@@ -186,6 +187,7 @@ def _set(config: RunConfig, entry: Entry, whose: str) -> EvalSet:
         # A function of the user's may know kinds of its own by that name.
         wrong = about_reward(str(metadata["rm_type"]))
         problems += [f"{whose}: rm_type: {wrong}"] if wrong else []
+    problems += about_rendering(own, told, whose)
     problems += [f"{whose}: {line}" for line in _unread(own, entry)]
     raised(sorted(problems))
     own = _rewarded(own, str(metadata.get("rm_type") or ""), has_key="reward_key" in told)

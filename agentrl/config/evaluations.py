@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from agentrl.config.entries import notes_on_rendering
 from agentrl.config.eval_sets import ALONE, EvalSet
 from agentrl.config.lengths import about_lengths
 from agentrl.config.model import ModelSummary
@@ -63,6 +64,9 @@ def notes_on_evaluations(config: RunConfig, sets: Sequence[EvalSet]) -> Iterator
     """How `sets` were understood, where somebody may have meant another thing."""
     for one in (one for one in sets if one.config != config):
         yield from (f"evaluation set {one.name}: {line}" for line in notes_on_sampling(one.config))
+    yield from notes_on_rendering(
+        config, [(f"evaluation set {one.name}", one.config) for one in sets]
+    )
     if len(config.eval_prompt_data) == 1:
         yield (
             f"{_FLAG} {config.eval_prompt_data[0]}: a path alone is a set that is called {ALONE}, "

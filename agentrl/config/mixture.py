@@ -27,6 +27,7 @@ import msgspec
 from agentrl.config.entries import (
     SHARED_KEYS,
     Entry,
+    about_rendering,
     entries_of,
     flags_of,
     raised,
@@ -156,6 +157,7 @@ def _part(config: RunConfig, entry: Entry, problems: list[str]) -> MixPart | Non
         own, env_mix={}, eval_config=None, eval_prompt_data=[], eval_interval=None
     )
     said = {_FLAGS[key]: key for key in _FLAGS if key in entry.own and key in told}
+    found += about_rendering(alone, told, whose)
     found += [f"{whose}: {line}" for line in about_unread(alone, said)]
     problems += found
     return None if found or weight is None else MixPart(name, alone, weight, sets)

@@ -16,6 +16,7 @@ from agentrl.config.device import Device
 from agentrl.config.engine_kinds import about_engine_kinds
 from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.engines import about_attention_ranks, notes_on_engines
+from agentrl.config.entries import notes_on_rendering
 from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
@@ -116,6 +117,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *notes,
         *notes_on_unread(config, said or {}, ways),
         *notes_on_settings(config),
+        *notes_on_rendering(config, [(part.whose, part.config) for part in parts]),
         *notes_on_objective(config, said or {}),
     ]
 

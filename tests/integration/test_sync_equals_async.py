@@ -3,6 +3,7 @@
 The loop is whole (see `whole_loop`); the turns of the two runs come back in different orders.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,17 @@ class Played:
             "counts": (rows.minted, rows.cursor, rows.last_lease),
         }
 
+    @property
+    def without_parts(self) -> dict[str, Any]:
+        """The story, as if no task had a part."""
+        story = self.story
+        for rows, field in (("groups", "task"), ("episodes", "facts")):
+            without = [msgspec.structs.replace(getattr(r, field), part="") for r in story[rows]]
+            pairs = zip(story[rows], without, strict=True)
+            changed = [msgspec.structs.replace(row, **{field: value}) for row, value in pairs]
+            story[rows] = type(story[rows])(changed)
+        return story
+
 
 def rows_of(leases: list[LeaseHeader]) -> list[Any]:
     """Every row of every lease in order, without its place in the store."""
@@ -175,18 +187,27 @@ def test_a_buffer_ahead_trains_other_tokens_to_other_weights(
     assert other.weights != synchronous.weights
 
 
+@pytest.mark.parametrize(("program", "flags", "weight"), [("train", [], 1), ("train_async", I7, 3)])
 def test_a_mixture_of_one_env_twice_equals_a_run_without_a_mixture(
-    ground: Ground, synchronous: Played
+    ground: Ground, synchronous: Played, program: Program, flags: list[str], weight: int
 ) -> None:
-    parts = [{"name": name, "prompt_data": str(ground.folder / "tasks.jsonl")} for name in "ab"]
+    """The weights of each push and of the end, and all that the ledger holds but for the parts."""
+    rows = str(ground.folder / "tasks.jsonl")
+    parts = [{"name": n, "prompt_data": rows, "weight": w} for n, w in (("a", weight), ("b", 1))]
     mix = ground.folder / "mix.yaml"
     mix.write_bytes(msgspec.yaml.encode({"parts": parts}))
-    other = play(ground, ground.config("train", "mixed", "--env-mix", str(mix)), seed=3)
-    assert rows_of(other.leases) == rows_of(synchronous.leases)
+    run_id = f"mixed-{program}"
+    config = ground.config(program, run_id, "--env-mix", str(mix), *flags)
+    other = play(ground, config, seed=3)
     assert other.pushed == synchronous.pushed
     assert other.weights == synchronous.weights
-    of_parts = {facts.part for lease in other.leases for g in lease.groups for facts in g.facts}
-    assert of_parts == {"a", "b"}
+    assert rows_of(other.leases) == rows_of(synchronous.leases)
+    of_parts = Counter(row.task.part for row in other.story["groups"])
+    assert of_parts == {
+        "a": ITERATIONS * GROUPS * weight // (weight + 1),
+        "b": ITERATIONS * GROUPS // (weight + 1),
+    }
+    assert other.without_parts == synchronous.story
 
 
 def test_a_run_that_is_stopped_anywhere_ends_with_the_same_weights(

@@ -8,11 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
+from agentrl.actors.worker import WorkerSettings
 from agentrl.cli.reward_model import check_reward_model
 from agentrl.cli.train import main
 from agentrl.config.eval_sets import EvalSet, eval_sets
 from agentrl.config.presets import DEFAULT, PRESETS
-from agentrl.config.resolve import parse
+from agentrl.config.resolve import Resolved, parse
 from agentrl.config.run import RunConfig
 from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_eval_sets
@@ -104,8 +105,12 @@ def sets_of(*entries: dict[str, Any], **defaults: Any) -> tuple[RunConfig, dict[
     """A run with sets of a file, and these."""
     named = [{"name": f"set{n}", "path": "eval.jsonl", **said} for n, said in enumerate(entries)]
     Path("sets.yaml").write_text(json.dumps({"defaults": defaults, "datasets": named}))
-    config = parse([*words("")[:-3], "--eval-config", "sets.yaml"], "train_async").config
+    config = told_of().config
     return config, eval_sets(config)
+
+
+def told_of() -> Resolved:
+    return parse([*words("")[:-3], "--eval-config", "sets.yaml"], "train_async")
 
 
 @pytest.mark.parametrize(
@@ -140,3 +145,42 @@ def test_a_set_may_ask_a_reward_model_of_its_own() -> None:
     assert [one.config.env_args.get("rm_url") for one in sets.values()] == [url, None]
     with pytest.raises(ConfigError, match=rf"--rm-url {url}: nobody listens"):
         check_reward_model(config)
+
+
+def rendering_notes() -> list[str]:
+    return [note for note in told_of().notes if "apply_chat_template" in note]
+
+
+FUNCTION = "async def generate(args, sample, sampling_params): ...\n"
+
+
+def test_a_set_that_a_function_plays_has_its_prompts_as_text_where_it_says_so() -> None:
+    Path("mine.py").write_text(FUNCTION)
+    said = {"custom_generate_function_path": "mine.py:generate"}
+    config, sets = sets_of({**said, "apply_chat_template": True}, said)
+    settings = WorkerSettings.from_config(config, Path(MODEL), 512, {}, sets=list(sets.values()))
+    ways = settings.evaluations
+    assert [ways[name].context.run_flags.apply_chat_template for name in sets] == [True, False]
+
+
+def test_a_set_whose_prompts_are_rendered_in_any_case_is_told_so() -> None:
+    Path("mine.py").write_text(FUNCTION)
+    said = {"apply_chat_template": True}
+    sets_of(said, {**said, "env": "guess"})
+    notes = rendering_notes()
+    assert [note.partition(": apply_chat_template: ")[0] for note in notes] == [
+        "evaluation set set0",
+        "evaluation set set1",
+    ]
+    assert all("already so: prompts are always rendered" in note for note in notes)
+    sets_of({**said, "custom_generate_function_path": "mine.py:generate"}, {})
+    assert not rendering_notes()
+
+
+@pytest.mark.parametrize("env", ["single-turn", "guess"])
+def test_a_set_cannot_have_prompts_as_they_are_where_they_are_rendered(env: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sets_of({"env": env, "apply_chat_template": False})
+    said = f"set0: apply_chat_template: false cannot be: env {env} renders each prompt as a chat"
+    assert said in str(caught.value)
+    assert "give custom_generate_function_path" in str(caught.value)

@@ -53,6 +53,15 @@ def test_all_that_a_part_cannot_be_told_is_refused_at_once() -> None:
         assert part in said, f"{part!r} is not in {said}"
 
 
+def test_a_part_whose_prompts_are_rendered_in_any_case_is_told_so() -> None:
+    notes = parsed(rows_part(apply_chat_template=True), pears()).notes
+    said = "--env-mix: sums: apply_chat_template: already so: prompts are always rendered"
+    assert any(note.startswith(said) for note in notes)
+    assert "sums: apply_chat_template: false cannot be" in refused(
+        rows_part(apply_chat_template=False)
+    )
+
+
 @pytest.mark.parametrize(
     ("parts", "flags", "said"),
     [

@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("runtime", "dev")
+EXAMPLES = sorted(ROOT.glob("examples/*/requirements.in"))
+ALL = [*LOCKS, "gpu", *(str(wanted.with_suffix("")) for wanted in EXAMPLES)]
 PIN = re.compile(r"^[a-z0-9][a-z0-9.-]*==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+$")
 
 
@@ -27,14 +29,14 @@ def versions(lock: str) -> dict[str, str]:
     return dict(entry.split(" ")[0].split("==") for entry in entries(lock))
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, "gpu"])
+@pytest.mark.parametrize("lock", ALL)
 def test_every_locked_package_has_one_version_and_hashes(lock: str) -> None:
     assert entries(lock)
     for entry in entries(lock):
         assert PIN.match(entry), entry
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, "gpu"])
+@pytest.mark.parametrize("lock", ALL)
 def test_a_lock_names_no_index_and_no_path(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     assert "://" not in text
@@ -54,6 +56,16 @@ def test_every_direct_requirement_is_locked(lock: str) -> None:
     for line in (ROOT / "requirements" / f"{lock}.in").read_text().splitlines():
         if name := line.partition("#")[0].strip().lower():
             assert name in locked
+
+
+@pytest.mark.parametrize("wanted", EXAMPLES, ids=lambda path: path.parent.name)
+def test_the_lock_of_an_example_has_what_it_wants_and_nothing_of_the_runtime(wanted: Path) -> None:
+    locked, runtime = versions(str(wanted.with_suffix(""))), versions("runtime")
+    for line in wanted.read_text().splitlines():
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(locked[requirement.name])
+    assert not locked.items() & runtime.items()
+    assert not [name for name in locked if name.startswith(("torch", "nvidia-c", "cuda"))]
 
 
 def test_what_the_project_declares_is_locked_or_torch() -> None:

@@ -43,6 +43,7 @@ COUNTRIES = "Here:\n" + "\n".join(["Zimbabwe", *(f"{n:02}. land" for n in range(
 ALPHABET = " ".join(f"{letter}x." for letter in string.ascii_uppercase)
 #: id, arguments, a text that keeps it, and one that does not.
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("ratio:stop_words", {"percentage": 25}, "The cats sat still.", "Cats won't sit still."),
     ("keywords:existence", {"keywords": ["cat", "dog"]}, "A Cat and a dog.", "A cat."),
     ("keywords:frequency", {"keyword": "cat", "frequency": 2, "relation": LEAST}, "cat Cat", "cat"),
     ("keywords:forbidden_words", {"forbidden_words": ["cat"]}, "concatenate", "a Cat!"),
@@ -177,7 +178,7 @@ def test_tokens_are_those_of_the_penn_treebank() -> None:
 def test_verdicts_are_those_of_the_published_checks() -> None:
     """On the list of `ifbench_answers.jsonl`, whose first line says how it was recorded: once, with
     the published checks and their packages. No script here makes it again."""
-    assert {row["instruction"] for row in RECORDED} == CHECKS.keys()
+    assert {row["instruction"] for row in RECORDED} == CHECKS.keys() - {"ratio:stop_words"}
     for row in RECORDED:
         verdict = is_kept(row["instruction"], row["text"], row["kwargs"])
         assert verdict == row.get("ours", row["kept"]), row
@@ -207,7 +208,9 @@ async def test_all_instructions_of_a_row_have_to_be_kept() -> None:
         (None, "wants `instruction_id_list`"),
         ({"instruction_id_list": 5, "kwargs": 5}, "wants `instruction_id_list`, a list"),
         ({"instruction_id_list": ["count:numbers"], "kwargs": 5}, "wants N in its kwargs"),
-        ({"instruction_id_list": ["words:start_verb"]}, "no check of the instruction 'words:start"),
+        ({"instruction_id_list": ["words:start_verb"]},
+         "no check of the instruction 'words:start_verb', which needs a trained tagger"),
+        ({"instruction_id_list": ["words:vowels"]}, "did you mean words:vowel"),
         ({"instruction_id_list": ["count:numbers"]}, "count:numbers wants N in its kwargs"),
         (
             {"instruction_id_list": ["keywords:frequency"],

@@ -12,12 +12,12 @@ __all__ = ["gpqa"]
 
 _LETTERS = list(string.ascii_uppercase[:10])
 #: How an answer names its letter, the first that matches.
-_NAMED = [
+NAMED = [
     re.compile(pattern, re.I)
     for pattern in (
-        r"(?:answer|option|choice)\s*(?:is|:)?\s*([A-Z])",
-        r"([A-Z])\s*(?:is\s*(?:the)?\s*correct)",
-        r"final\s*(?:answer|option)\s*(?:is|:)?\s*([A-Z])",
+        r"(?:answer|option|choice)\s*(?:(?:is|:)\s*)?([A-Z])",
+        r"([A-Z])\s*is\s*(?:the\s*)?correct",
+        r"final\s*(?:answer|option)\s*(?:(?:is|:)\s*)?([A-Z])",
     )
 ]
 _ALONE = re.compile(r"\b([A-Z])\b")
@@ -146,7 +146,7 @@ def _place(words: str, choices: Sequence[Any], letters: Sequence[str]) -> int | 
 
 
 def _named(said: str, letters: Sequence[str]) -> str | None:
-    for pattern in _NAMED:
+    for pattern in NAMED:
         found = pattern.search(said)
         if found and found[1].upper() in letters:
             return found[1].upper()

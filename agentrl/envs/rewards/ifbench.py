@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.envs.grading.cell import RuleError, in_a_cell
-from agentrl.envs.grading.instructions import asked, classic, newer
+from agentrl.envs.grading.instructions import asked, classic, newer, stop_words
 from agentrl.envs.grading.instructions.checks import arguments, is_kept
 from agentrl.envs.rewards.base import ships
 
 __all__ = ["FAMILIES", "ifbench"]
 
-FAMILIES = (asked, classic, newer)
+FAMILIES = (asked, classic, newer, stop_words)
 
 
 def check_row(label: Any, task: Mapping[str, Any]) -> None:

@@ -10,9 +10,10 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+from agentrl.envs.grading.enclosed import last_enclosed
+
 __all__ = ["exact_match", "f1", "final_answer", "is_well_formed", "normalize"]
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _TAG = re.compile(r"</?answer>")
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -20,8 +21,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def final_answer(text: str) -> str | None:
     """What the last complete `<answer> .. </answer>` of `text` holds, or None."""
-    found = _ANSWER.findall(text)
-    return found[-1].strip() if found else None
+    found = last_enclosed(text, "<answer>", "</answer>")
+    return None if found is None else found.strip()
 
 
 def normalize(answer: str) -> str:

@@ -7,9 +7,10 @@ A number is an integer (with or without commas between thousands), a decimal num
 import re
 from fractions import Fraction
 
+from agentrl.envs.grading.enclosed import last_enclosed
+
 __all__ = ["final_number", "read_number"]
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 #: Digits of a number that is read.
 _MOST = 200
 _WHOLE = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+"
@@ -18,8 +19,8 @@ _NUMBER = re.compile(rf"[+-]?(?:(?:{_WHOLE})(?:\.[0-9]+)?|\.[0-9]+|[0-9]+/[0-9]+
 
 def final_number(text: str) -> Fraction | None:
     """The number in the last complete `<answer> .. </answer>` of `text`."""
-    found = _ANSWER.findall(text)
-    return read_number(found[-1]) if found else None
+    found = last_enclosed(text, "<answer>", "</answer>")
+    return None if found is None else read_number(found)
 
 
 def read_number(text: str) -> Fraction | None:

@@ -2,8 +2,8 @@
 
 A check is called with the text, and by name with the arguments that the row gives the instruction.
 The ids and their meaning are those of IFEval (https://arxiv.org/abs/2311.07911) and IFBench
-(https://arxiv.org/abs/2507.02833). One that asks another package or a trained model (of languages,
-parts of speech, syllables, stop words) is not here: a row that asks for it is refused.
+(https://arxiv.org/abs/2507.02833). One that asks for a trained model or a dictionary is not here
+(`LACKING`): a row that asks for it is refused, with the reason.
 """
 
 import inspect
@@ -12,11 +12,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl.envs.grading.cell import RuleError
+from agentrl.nearest import nearest
 
-__all__ = ["CHECKS", "arguments", "checks", "compared", "is_kept"]
+__all__ = ["CHECKS", "LACKING", "arguments", "checks", "compared", "is_kept"]
 
 Check = Callable[..., bool]
 CHECKS: dict[str, Check] = {}
+#: Published instructions that have no check here, with what one would need.
+LACKING = {
+    "language:response_language": "a trained detector of languages",
+    "change_case:english_capital": "a trained detector of languages",
+    "change_case:english_lowercase": "a trained detector of languages",
+    "words:odd_even_syllables": "a dictionary of syllables",
+    "words:start_verb": "a trained tagger of parts of speech",
+}
 
 _RELATIONS = {"less than": operator.lt, "at least": operator.ge}
 
@@ -36,12 +45,21 @@ def arguments(instruction: str, told: Mapping[str, Any]) -> dict[str, Any]:
     check here, or whose arguments are not there."""
     check = CHECKS.get(instruction)
     if check is None:
-        raise RuleError(f"there is no check of the instruction {instruction!r}")
+        raise RuleError(
+            f"there is no check of the instruction {instruction!r}{_why(instruction)}; leave the "
+            "row out"
+        )
     parameters = list(inspect.signature(check).parameters.values())[1:]
     lacking = [p.name for p in parameters if p.default is p.empty and told.get(p.name) is None]
     if lacking:
         raise RuleError(f"the instruction {instruction} wants {', '.join(lacking)} in its kwargs")
     return {p.name: _whole(told[p.name]) for p in parameters if told.get(p.name) is not None}
+
+
+def _why(instruction: str) -> str:
+    if instruction in LACKING:
+        return f", which needs {LACKING[instruction]}"
+    return nearest(instruction, CHECKS)
 
 
 def is_kept(instruction: str, text: str, told: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from agentrl.envs.grading.enclosed import enclosed
 from agentrl.envs.grading.instructions.checks import checks, compared
 from agentrl.envs.grading.instructions.texts import sentences, tokens, words
 
@@ -67,7 +68,8 @@ def nth_paragraph_first_word(
 
 @checks("detectable_content:number_placeholders")
 def number_placeholders(text: str, num_placeholders: int) -> bool:
-    return len(re.findall(r"\[.*?\]", text)) >= num_placeholders
+    found = sum(len(list(enclosed(line, "[", "]"))) for line in text.split("\n"))
+    return found >= num_placeholders
 
 
 @checks("detectable_content:postscript")
@@ -80,8 +82,8 @@ def postscript(text: str, postscript_marker: str) -> bool:
 
 @checks("detectable_format:number_bullet_lists")
 def number_bullet_lists(text: str, num_bullets: int) -> bool:
-    stars = re.findall(r"^\s*\*[^\*].*$", text, re.M)
-    return len(stars) + len(re.findall(r"^\s*-.*$", text, re.M)) == num_bullets
+    stars = re.findall(r"^[^\S\n]*\*[^\*].*$", text, re.M)
+    return len(stars) + len(re.findall(r"^[^\S\n]*-.*$", text, re.M)) == num_bullets
 
 
 @checks("detectable_format:constrained_response")
@@ -115,8 +117,13 @@ def json_format(text: str) -> bool:
 
 @checks("detectable_format:title")
 def title(text: str) -> bool:
-    found = re.findall(r"<<[^\n]+>>", text)
-    return any(each.lstrip("<").rstrip(">").strip() for each in found)
+    """A line holds one title at most: from its first `<<` to its last `>>`."""
+    found = ((line, line.find("<<"), line.rfind(">>")) for line in text.split("\n"))
+    return any(
+        line[start:end].lstrip("<").rstrip(">").strip()
+        for line, start, end in found
+        if 0 <= start < end
+    )
 
 
 @checks("combination:two_responses")
