@@ -128,6 +128,7 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
         for problem in about_reference(cfg):
             raise ConfigError(problem)
     if "critic" in algorithm.needs.models:
+        _require_critic(cfg, algorithm)
         for problem in chain(about_critic(cfg), about_critics_rate(cfg)):
             raise ConfigError(problem)
     if missing := [name for name in sorted(algorithm.requires) if not getattr(cfg, name)]:
@@ -153,6 +154,19 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
         )
 
 
+def _require_critic(cfg: RunConfig, algorithm: Algorithm) -> None:
+    """A new critic says 0 of everything until it is trained."""
+    begins = range(1, _LATEST_CRITIC + 1)
+    if cfg.critic_load is None and not any("critic" in algorithm.trains(n) for n in begins):
+        raise ConfigError(
+            f"--advantage-estimator {cfg.advantage_estimator} needs the values of a critic, and its"
+            f" `trains` names none in the first {_LATEST_CRITIC} iterations: all values would be 0;"
+            ' return ("policy", "critic"), or give a critic that is trained (--critic-load)'
+        )
+
+
+#: The iteration by which the training of a critic has begun.
+_LATEST_CRITIC = 100
 #: Flags by which the algorithm itself is chosen.
 _CHOOSE = {"loss_type", "custom_loss_function_path", "advantage_estimator", "algorithm_args"}
 

@@ -16,7 +16,7 @@ from agentrl.algorithms.rows import LOG_RATIO_LIMIT, Credit, Row
 from agentrl.config.run import RunConfig
 from agentrl.types import EpisodeId, LeaseHeader
 
-__all__ = ["Opob"]
+__all__ = ["Opob", "score_norm", "weights"]
 
 
 class Opob(Algorithm):
@@ -35,7 +35,7 @@ class Opob(Algorithm):
     deviations = (
         "|s|^2 is taken as the sum of (1 - pi)^2 over trained tokens, what a score gains by the "
         "token alone (there the squared norm of the gradient by all weights, from a backward pass "
-        "for each episode); "
+        "for each episode); what that costs in variance was [measured](#the-baseline-of-opob); "
         "w is that of the policy at the start of the iteration"
     )
     reads = TERMS | {"eps_clip_c"}
@@ -77,11 +77,11 @@ class Opob(Algorithm):
             place, trained_L = places[row.trajectory.episode], row.columns["mask"]
             prox_K = row.columns["prox"][trained_L].astype(np.float64)
             log_w[place] += (prox_K - row.columns["mu"][trained_L]).sum()
-            norms[place] += np.square(1 - np.exp(prox_K)).sum()
+            norms[place] += score_norm(prox_K)
         log_w, norms = np.reshape(total([*log_w.tolist(), *norms.tolist()]), (2, -1))
-        weights = np.exp(2 * log_w.clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) * norms
+        weights_E = weights(log_w, norms)
         self._baselines = {
-            name: _mean(list(credits.values()), [weights[places[each]] for each in credits])
+            name: _mean(list(credits.values()), [weights_E[places[each]] for each in credits])
             for name, credits in self._credits.items()
         }
         super().advantages(rows, total)
@@ -89,6 +89,19 @@ class Opob(Algorithm):
     def token_advantages(self, row: Row) -> npt.NDArray[np.float32]:
         advantage_L = super().token_advantages(row)
         return advantage_L - np.float32(self._baselines[row.trajectory.episode.group])
+
+
+def score_norm(prox_K: npt.NDArray[np.float64]) -> float:
+    """What stands for |s|^2 of an episode, from log pi_prox of its K trained tokens."""
+    return float(np.square(1 - np.exp(prox_K)).sum())
+
+
+def weights(
+    log_w_E: npt.NDArray[np.float64], norms_E: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """What the reward of each of E episodes counts for in the baseline: w^2 |s|^2."""
+    squared_E: npt.NDArray[np.float64] = np.exp(2 * log_w_E.clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+    return squared_E * norms_E
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -14,6 +14,11 @@ def kl_penalty(cfg: RunConfig, row: Row, coefficient: float, model: str) -> npt.
     """`-coefficient (log pi - log pi_model)` of each trained token, and 0 elsewhere; float64 [L].
     pi is what the loss takes its ratio to: the policy at the start of the iteration, or the engine
     (`--use-rollout-logprobs`). `model`: the column that is compared with.
+
+    Of a reference: Ouyang et al. 2022, equation 2, https://arxiv.org/abs/2203.02155. Of a teacher:
+    Agarwal et al. 2023, section 3 (reverse KL on the policy's own tokens),
+    https://arxiv.org/abs/2306.13649; there it is minimized over the whole vocabulary, and here, as
+    a part of the advantage, on the sampled token.
     """
     if coefficient == 0:
         return np.zeros(len(row.tokens_L))

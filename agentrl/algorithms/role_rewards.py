@@ -1,7 +1,8 @@
 """`--reward-level role`: what each role earned, and what follows from it for its conversations.
 
 Pure, from the lease header alone: `TrajectoryMeta.reward` has what the Env gave to each name under
-which the policy played (`agentrl.roles`).
+which the policy played (`agentrl.roles`). No paper is followed: each role is compared as the
+estimator compares episodes.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,7 +4,8 @@
                                                             for what the model only reads
 
 D is the sum of all c of the step, or per dialogue as `--calculate-per-token-loss` says (see
-`agentrl.learner.plan`). Suffixes: T = packed tokens, K = trained tokens.
+`agentrl.learner.plan`). No paper is followed: it is maximum likelihood.
+Suffixes: T = packed tokens, K = trained tokens.
 """
 
 from __future__ import annotations

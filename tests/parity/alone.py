@@ -16,9 +16,10 @@ def open_alone(
     *,
     num_training_steps: int | None = None,
     models: Collection[str] = (),
+    backend_class: type[MegatronBackend] = MegatronBackend,
 ) -> MegatronBackend:
     """The backend, which its caller closes."""
-    return MegatronBackend(
+    return backend_class(
         cfg,
         directory,
         rank=0,

@@ -1,14 +1,13 @@
 """How far the gradient of each KL in the loss is from that of the KL, counted exactly.
 
-    python -m tests.parity.kl_table            print the table of docs/objectives.md
-    python -m tests.parity.kl_table --write    write it into the page
+    python -m tests.parity.kl_table            write the table of docs/objectives.md
+    python -m tests.parity.kl_table --check    exit 1 if the page has another
 
 A policy chooses one of a few words in each of a few contexts; its reference and the policy that
 sampled are a random step of its scores away. Every word is weighed by its chance of being sampled,
 and goes through the real loss: what is found is the expected gradient, without noise of sampling.
 """
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ import torch
 from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import MicroBatch, Outputs
 from agentrl.config.run import RunConfig
+from scripts.pages import filled, rows, write_page
 
-__all__ = ["FRESH", "KINDS", "PAGE", "STALE", "means", "page_with", "table"]
+__all__ = ["FRESH", "KINDS", "PAGE", "STALE", "means", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "objectives.md"
 WORDS, CONTEXTS, PROBLEMS = 8, 6, 16
@@ -34,7 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
     for is_weighted in (False, True)
     for kind in ("k1", "k2", "k3", "low_var_kl")
 }
-_BEGIN = "| `--kl-loss-type` | fresh: error | fresh: cosine | stale: error | stale: cosine |\n"
+_HEAD = ("`--kl-loss-type`", "fresh: error", "fresh: cosine", "stale: error", "stale: cosine")
 
 
 def gradients(problem: int, drift: float, **flags: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,32 +79,19 @@ def means(drift: float, **flags: Any) -> tuple[float, float | None]:
     return sum(errors) / PROBLEMS, cosine
 
 
-def _lines() -> Iterator[str]:
-    yield _BEGIN
-    yield "| --- | --- | --- | --- | --- |\n"
+def _cells() -> Iterator[list[str]]:
     for name, flags in KINDS.items():
-        cells = []
+        cells = [name]
         for drift in (FRESH, STALE):
             error, cosine = means(drift, **flags)
             cells += [f"{100 * error:.0f} %", "-" if cosine is None else f"{cosine:.2f}"]
-        yield f"| {name} | {' | '.join(cells)} |\n"
+        yield cells
 
 
-def table() -> str:
-    """The lines of the page."""
-    return "".join(_lines())
-
-
-def page_with(text: str) -> str:
-    """The page, with `text` for its table."""
-    page = PAGE.read_text()
-    before, rest = page.split(_BEGIN)
-    after = rest[rest.index("\n\n") + 1 :]
-    return before + text + after
+def page(text: str) -> str:
+    """`text` of the page with the table."""
+    return filled(text, {"kls": lambda: rows(_HEAD, _cells())})
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        PAGE.write_text(page_with(table()))
-    else:
-        sys.stdout.write(table())
+    raise SystemExit(write_page(PAGE, page))

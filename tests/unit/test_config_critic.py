@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.algorithms.load import load_algorithm
+from agentrl.algorithms.load import check_algorithm, load_algorithm
 from agentrl.cli.train import main
 from agentrl.config.presets import DEFAULT
 from agentrl.config.resolve import parse
@@ -104,6 +104,40 @@ def test_no_module_knows_an_estimator_by_its_name() -> None:
         nodes = ast.walk(ast.parse(path.read_bytes()))
         compared = [ast.unparse(node) for node in nodes if isinstance(node, ast.Compare)]
         assert not [each for each in compared if any(name in each for name in names)], path
+
+
+#: An estimator of the user's that reads a critic's values and trains none.
+READS_VALUES = """\
+from msgspec.structs import replace
+from agentrl.algorithms.base import Algorithm
+
+class Mine(Algorithm):
+    def __init__(self, cfg, args):
+        super().__init__(cfg, args)
+        self.needs = replace(self.needs, passes=self.needs.passes | {"values"})
+
+    def token_advantages(self, row):
+        return super().token_advantages(row) - row.columns["values"]
+"""
+TRAINS = """\
+
+    def trains(self, iteration):
+        return ("policy", "critic") if iteration > 5 else ("policy",)
+"""
+
+
+def test_an_estimator_that_needs_a_critic_and_trains_none_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text(READS_VALUES)
+    argv = ["--preset", DEFAULT, "--device", "cpu", "--advantage-estimator", "mine.py", "--dry-run"]
+    assert main(argv, "train_async") == 2
+    told = capsys.readouterr().err
+    assert "--advantage-estimator mine.py needs the values of a critic" in told
+    assert '("policy", "critic")' in told
+    check_algorithm(RunConfig(advantage_estimator="mine.py", critic_load="there"))
+    (here / "late.py").write_text(READS_VALUES + TRAINS)
+    check_algorithm(RunConfig(advantage_estimator="late.py"))
 
 
 #: A critic of the user's: the flags do not know that it is one.

@@ -14,7 +14,12 @@ __all__ = ["Geometric"]
 
 
 class Geometric(Band):
-    """Rejection by the mean of a sequence; see `Band`. The default is that of verl's preset."""
+    """Keeps a sequence whose geometric mean of pi_prox / mu lies between the bounds (`Band`), by
+    default those of verl's preset.
+
+    MIS by the mean of a sequence: Liu et al. 2025, "When Speed Kills Stability",
+    https://richardli.xyz/rl-collapse.
+    """
 
     bounds = (0.999, 1.001)
 

@@ -14,8 +14,12 @@ __all__ = ["Sequence"]
 
 
 class Sequence(Band):
-    """Rejection by sequence; see `Band`. A sequence is a trajectory segment, and of it the trained
-    tokens."""
+    """Keeps a sequence whose product of pi_prox / mu lies between the bounds (`Band`). A sequence
+    is a trajectory segment, and of it the trained tokens.
+
+    MIS by sequence: Liu et al. 2025, "When Speed Kills Stability",
+    https://richardli.xyz/rl-collapse.
+    """
 
     bounds = (0.5, 2.0)
 

@@ -14,7 +14,10 @@ __all__ = ["Token"]
 
 
 class Token(Band):
-    """Rejection by token; see `Band`."""
+    """Keeps a token whose pi_prox / mu lies between the bounds (`Band`).
+
+    MIS by token: Liu et al. 2025, "When Speed Kills Stability", https://richardli.xyz/rl-collapse.
+    """
 
     bounds = (0.5, 2.0)
 
