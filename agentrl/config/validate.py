@@ -35,6 +35,7 @@ from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
 from agentrl.config.retention import about_retention, notes_on_retention
+from agentrl.config.rollout_function import about_rollout_function
 from agentrl.config.rollouts import about_rollouts, notes_on_rollouts
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import about_sampling, notes_on_sampling
@@ -75,6 +76,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_freezing(config),
         *about_evaluations(config),
         *about_rollouts(config),
+        *about_rollout_function(config),
         *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
         *about_engine_kinds(config, device),

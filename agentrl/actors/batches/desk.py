@@ -23,7 +23,7 @@ from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.config.args import Args
 from agentrl.errors import EnvError
 from agentrl.types import TurnClient
-from agentrl.user_traceback import words_of
+from agentrl.visible import error_text
 
 __all__ = ["PATIENCE_S", "Desk", "in_batch"]
 
@@ -136,7 +136,7 @@ class Desk:
             try:
                 found = batch.call()
             except BaseException as error:  # whatever it is, it is the user's
-                failed = f"{self._ground.who} raised {words_of(error)}"
+                failed = f"{self._ground.who} raised {error_text(error)}"
                 batch.fail(EnvError(failed), error)
             else:
                 batch.settle(found)
