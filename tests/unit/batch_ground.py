@@ -25,7 +25,7 @@ from tests.unit.rollout_ground import ASSIGNMENT, CHAT, LIMITS
 
 SIZE = 2
 #: Seconds without a new episode after which fewer are played than could be.
-PATIENCE_S = 0.2
+PATIENCE_S = 1.0
 QUESTIONS = ("What is the capital of France?", "And that of Spain?", "Of Italy?")
 
 
@@ -63,8 +63,7 @@ def assigned(num_groups: int, size: int = SIZE, first: int = 0) -> list[Any]:
 
 
 class Batched:
-    """A worker's player of such a function. `begun`: a function that is called when all episodes
-    have been given to it."""
+    """A worker's player of such a function."""
 
     def __init__(
         self,
@@ -73,6 +72,7 @@ class Batched:
         batch_size: int = 2,
         limits: Limits = LIMITS,
         config: RunConfig = CONFIG,
+        **reward: Any,
     ) -> None:
         self.endpoint = Endpoint()
         config = msgspec.structs.replace(
@@ -81,7 +81,7 @@ class Batched:
         context = EnvContext(run_flags=config)
 
         def make() -> GenerateEnv:
-            env = GenerateEnv(rollout_function=f"{__name__}:generate_rollout")
+            env = GenerateEnv(rollout_function=f"{__name__}:generate_rollout", **reward)
             Env.bind(env, context)
             return env
 

@@ -42,7 +42,7 @@ class Claims:
             ids = np.asarray(sample.tokens, np.int64)
             trained = np.flatnonzero(np.frombuffer(sample.trained, np.uint8))
             known = self._known(ids)
-            mine = self._mine(number, known, trained)
+            mine = self._mine(number, known, trained, own)
             own.update(mine)
             for call in mine or self._closest(known):
                 found.update(dict.fromkeys(call.path()))
@@ -50,8 +50,13 @@ class Claims:
         return list(found)
 
     def _mine(
-        self, number: int, known: dict[Call, tuple[int, int]], trained: NDArray[np.intp]
+        self,
+        number: int,
+        known: dict[Call, tuple[int, int]],
+        trained: NDArray[np.intp],
+        own: set[Call],
     ) -> list[Call]:
+        """`own`: calls of other samples of the episode, which may share one."""
         mine: list[Call] = []
         at = 0
         while at < len(trained):
@@ -63,7 +68,7 @@ class Claims:
                     f"sample {number}, token {place} has loss_mask 1, and another sample trains it "
                     "already: a token is trained once; give it loss_mask 0 in one of them"
                 )
-            best = max(free, key=lambda call: known[call][1], default=None)
+            best = max(free, key=lambda call: (known[call][1], call not in own), default=None)
             if best is not None and best not in mine:
                 mine.append(best)
             at = at + 1 if best is None else int(np.searchsorted(trained, known[best][1]))
