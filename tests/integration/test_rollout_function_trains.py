@@ -15,6 +15,8 @@ from tests.integration.test_sync_equals_async import EPISODES, GROUPS, Ground, P
 pytestmark = pytest.mark.timeout(1800)
 
 ITERATIONS = 3
+#: Ids of the tokenizer of tests; the model has more.
+IDS = 355
 #: It asks for each sample, and rewards by the length of the answer, modulo 3. Every third group it
 #: leaves out.
 FUNCTION = """
@@ -75,7 +77,7 @@ def trained(ground: Ground, program: Any, name: str, *flags: str, leaves_out: bo
     path = function(ground.folder, leaves_out=leaves_out)
     env = ["--env", "generate", "--rollout-function-path", str(path), "--num-agent-workers", "1"]
     config = ground.config(program, name, *env, *flags, "--num-rollout", str(ITERATIONS))
-    return play(ground, config)
+    return play(ground, config, num_ids=IDS)
 
 
 def test_what_a_function_of_slimes_signature_returns_is_trained(ground: Ground) -> None:
