@@ -17,8 +17,8 @@ pytestmark = pytest.mark.timeout(1800)
 ITERATIONS = 3
 #: Ids of the tokenizer of tests; the model has more.
 IDS = 355
-#: It asks for each sample, and rewards by the length of the answer, modulo 3. Every third group it
-#: leaves out.
+#: It asks for each sample, and rewards by the length of the answer and its number; where
+#: LEAVES_OUT, it leaves out every third group.
 FUNCTION = """
 import asyncio
 from slime.rollout.base_types import RolloutFnTrainOutput
@@ -43,7 +43,7 @@ async def played(args, sample):
         meta_info=said,
         text=output["text"],
     )
-    sample.reward = float(len(sample.response.encode()) % 3)
+    sample.reward = float((len(sample.response.encode()) + sample.index) % 3)
     return sample
 
 
