@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from agentrl.config.run import RunConfig
 
-__all__ = ["about_rollout_function"]
+__all__ = ["about_rollout_function", "notes_on_rollout_function"]
 
 _FLAG = "--rollout-function-path"
 
@@ -34,8 +34,12 @@ def about_rollout_function(config: RunConfig) -> Iterator[str]:
             f"the function has {groups} groups of {config.n_samples_per_prompt} episodes at once; "
             f"give {needed} or more"
         )
-    if config.names_eval_sets:
+
+
+def notes_on_rollout_function(config: RunConfig) -> Iterator[str]:
+    """What slime would have the function do, and this run does not."""
+    if config.rollout_function_path is not None and config.names_eval_sets:
         yield (
-            f"{_FLAG} plays no evaluation sets: leave them out, and score checkpoints with "
-            "`agentrl evaluate`"
+            f"{_FLAG} is not called for evaluation sets: they are played as without it, as slime "
+            "does under --eval-function-path slime.rollout.sglang_rollout.generate_rollout"
         )

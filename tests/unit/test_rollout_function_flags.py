@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.eval_sets import eval_sets
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
+from agentrl.config.unread import for_evaluation
 from agentrl.envs.check.preflight import preflight
 from agentrl.envs.generate import GenerateEnv
 from agentrl.errors import ConfigError
@@ -34,10 +36,13 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def config_of(rows: Path, *flags: str) -> RunConfig:
+def argv_of(rows: Path) -> list[str]:
     model = ["--device", "cpu", "--hf-checkpoint", str(MODEL), "--rollout-max-response-len", "64"]
-    argv = [*model, "--prompt-data", str(rows), "--num-rollout", "1", *flags]
-    return parse(argv, "train_async").config
+    return [*model, "--prompt-data", str(rows), "--num-rollout", "1"]
+
+
+def config_of(rows: Path, *flags: str) -> RunConfig:
+    return parse([*argv_of(rows), *flags], "train_async").config
 
 
 def test_the_flag_names_the_function_that_plays_groups(mine: Path, rows: Path) -> None:
@@ -56,7 +61,6 @@ def test_the_flag_names_the_function_that_plays_groups(mine: Path, rows: Path) -
         ("--num-agent-workers 2", "several workers share the episodes of a group; give 1"),
         ("--max-concurrent-episodes 100", "32 groups of 8 episodes at once; give 256 or more"),
         ("--custom-generate-function-path mine.py", "the rollout function plays the episodes"),
-        ("--eval-prompt-data held rows.jsonl", "plays no evaluation sets"),
         ("--env guess", "another environment is named, and it plays its own episodes"),
         ("--loss-type sft_loss", "leave this out"),
     ],
@@ -78,6 +82,17 @@ def test_a_function_of_another_signature_is_refused(mine: Path, rows: Path, head
     mine.write_text(f"def {head}: ...\n")
     with pytest.raises(ConfigError, match="defines no rollout function; write `def generate_roll"):
         preflight(config_of(rows, _FLAG, str(mine)))
+
+
+def test_sets_are_played_without_it(mine: Path, rows: Path) -> None:
+    sets = ["--eval-prompt-data", "held", str(rows), "--rm-type", "math"]
+    found = parse([*argv_of(rows), _FLAG, str(mine), *sets], "train_async")
+    assert f"{_FLAG} is not called for evaluation sets" in "\n".join(found.notes)
+    held = eval_sets(found.config)["held"].config
+    assert (held.env, held.env_args) == ("single-turn", {"rm_type": "math"})
+    args = {"rollout_function": "x", "rm_type": "f1"}
+    alone = for_evaluation({"env": "generate", "env_args": args})
+    assert alone == {"env": "single-turn", "env_args": {"rm_type": "f1"}}
 
 
 def test_a_function_of_slimes_that_is_not_here_is_refused(rows: Path) -> None:
