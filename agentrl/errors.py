@@ -120,6 +120,11 @@ class PromptTooLongError(DataError):
     """The first prompt of a task does not fit: no fault of the Env, and no other attempt helps."""
 
 
+class GivenUpError(DataError):
+    """A function of the user's has taken an episode and left it out of what it returned: no fault
+    of the Env, and no other attempt is made."""
+
+
 class TokenError(DataError):
     """A token sequence that breaks an invariant of TokenStream."""
 

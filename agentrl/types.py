@@ -76,6 +76,7 @@ class StopReason(StrEnum):
     CONTEXT_LIMIT = "context_limit"
     TIME_LIMIT = "time_limit"
     POLICY_ERROR = "policy_error"
+    GIVEN_UP = "given_up"
     ERROR = "error"
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.actors.endpoint.calls import Call, CallTree, Segment
+from agentrl.actors.endpoint.calls import Call, Segment
 from agentrl.columns import EXCLUDED, most_bytes
 from agentrl.envs.returned import Returned
 from agentrl.errors import EnvError
@@ -42,7 +42,7 @@ class _Agreement(NamedTuple):
 
 
 def bound(
-    tree: CallTree,
+    calls: Sequence[Call],
     vocab: Vocab,
     samples: Sequence[Returned],
     *,
@@ -51,7 +51,7 @@ def bound(
 ) -> list[Segment]:
     """A trajectory for each sample that trains something. `max_tokens` of one, and `max_bytes` of
     all together. Raises EnvError."""
-    binder = _Binder(tree.calls, vocab, max_tokens)
+    binder = _Binder(calls, vocab, max_tokens)
     segments = [
         Segment(sample.role, binder.stream(number, sample))
         for number, sample in enumerate(samples)

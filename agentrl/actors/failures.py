@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from agentrl.actors.boundary import describe, sendable_text
 from agentrl.actors.report import PlayedEpisode, failed_episode
-from agentrl.errors import InfrastructureError, PromptTooLongError
-from agentrl.types import EpisodeAssignment, Outcome
+from agentrl.errors import GivenUpError, InfrastructureError, PromptTooLongError
+from agentrl.types import EpisodeAssignment, Outcome, StopReason
 from agentrl.visible import message_of
 from agentrl.wire.messages import Verdict
 
@@ -22,7 +22,8 @@ def _outcome_of(failure: BaseException) -> Outcome:
     """Whose fault it is: the infrastructure's, the data's, or else the Env's."""
     if isinstance(failure, InfrastructureError):
         return Outcome.ENGINE_ERROR
-    return Outcome.FILTERED if isinstance(failure, PromptTooLongError) else Outcome.ENV_ERROR
+    is_left_out = isinstance(failure, (PromptTooLongError, GivenUpError))
+    return Outcome.FILTERED if is_left_out else Outcome.ENV_ERROR
 
 
 class Failures:
@@ -43,7 +44,9 @@ class Failures:
         else:
             error, traced = describe(failure), failure
         self._log(whose, outcome, error, traced)
-        return failed_episode(assignment, outcome, error, wall_s)
+        is_given_up = isinstance(failure, GivenUpError)
+        reason = StopReason.GIVEN_UP if is_given_up else StopReason.ERROR
+        return failed_episode(assignment, outcome, error, wall_s, reason)
 
     def verdict(
         self,

@@ -27,13 +27,17 @@ class PlayedEpisode(msgspec.Struct, frozen=True):
 
 
 def failed_episode(
-    assignment: EpisodeAssignment, outcome: Outcome, error: str, wall_s: float = 0.0
+    assignment: EpisodeAssignment,
+    outcome: Outcome,
+    error: str,
+    wall_s: float = 0.0,
+    stop_reason: StopReason = StopReason.ERROR,
 ) -> PlayedEpisode:
     """The report of an episode that failed; it leaves no trajectory."""
     report = EpisodeReport(
         id=assignment.id,
         outcome=outcome,
-        stop_reason=StopReason.ERROR,
+        stop_reason=stop_reason,
         trajectories=[],
         error=sendable_text(error),
         wall_s=wall_s,

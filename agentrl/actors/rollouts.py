@@ -10,11 +10,14 @@ none earned when it raises. And where its author says what an exception is worth
 
 import logging
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import anyio
 
+from agentrl.actors.batches.desk import Desk, in_batch
+from agentrl.actors.batches.tickets import Played
 from agentrl.actors.bound_samples import bound
 from agentrl.actors.boundary import Boundary, describe, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
@@ -28,6 +31,7 @@ from agentrl.actors.report import PlayedEpisode, vote_of
 from agentrl.actors.turns import MAX_ANSWER_CHARS
 from agentrl.actors.writing import Writers
 from agentrl.columns import EXCLUDED
+from agentrl.config.args import Args
 from agentrl.envs.env import Env, EnvContext, bound_env, late_reward
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.messages import Step
@@ -50,9 +54,15 @@ class EpisodeChat:
     model = MODEL
 
     def __init__(
-        self, recorder: CallRecorder, base_url: str, api_key: str, services: Mapping[str, str]
+        self,
+        recorder: CallRecorder,
+        base_url: str,
+        api_key: str,
+        services: Mapping[str, str],
+        batched: Callable[..., Awaitable[Played]] | None = None,
     ) -> None:
         self._recorder = recorder
+        self._batched = batched
         self.base_url = base_url
         self.api_key = api_key
         self.services = services
@@ -79,11 +89,20 @@ class EpisodeChat:
         """See `PromptChat`."""
         return self._recorder.chat.vocab.decode(ids)
 
+    async def in_batch(
+        self, args: Args, sample: Any, worth: Callable[[Args, Any], Awaitable[Any]]
+    ) -> tuple[list[Any], dict[str, float]]:
+        """See `BatchChat`."""
+        assert self._batched is not None
+        played = await self._batched(self._recorder, args, sample, worth)
+        self._recorder.adopt(played.calls)
+        return played.samples, played.metrics
+
 
 class RolloutEpisodes:
     """A `Strategy`: one kind of `Rollout` in one chat format, over `endpoint`. Nothing is saved on
     the way: nobody but the agent knows where it stands. `context` and `reports_answers`: as in
-    `EnvEpisodes`."""
+    `EnvEpisodes`; `desk`: where episodes wait for a function that plays many at once."""
 
     def __init__(
         self,
@@ -94,8 +113,10 @@ class RolloutEpisodes:
         context: EnvContext = EnvContext(),  # noqa: B008 - frozen
         *,
         reports_answers: bool = False,
+        desk: Desk | None = None,
     ) -> None:
         self.reports_answers = reports_answers
+        self._desk = desk
         self._make_env, self._context = make_env, context
         self._chat = chat
         self._limits = limits
@@ -116,7 +137,9 @@ class RolloutEpisodes:
         )
         token = self._endpoint.open(recorder)
         try:
-            chat = EpisodeChat(recorder, await self._endpoint.url(), token, env.services)
+            batched = None if self._desk is None else partial(in_batch, self._desk, attempt.client)
+            url = await self._endpoint.url()
+            chat = EpisodeChat(recorder, url, token, env.services, batched)
             step, reason = await self._solve(env, recorder, chat, boundary)
             if env.policy_failures:
                 step.metrics = {"policy_error": 0.0} | step.metrics
@@ -222,7 +245,7 @@ def _segments(recorder: CallRecorder, step: Step) -> list[Segment]:
         return recorder.segments()
     limits = recorder.limits
     return bound(
-        recorder.tree,
+        recorder.calls,
         recorder.chat.vocab,
         step.samples,
         max_tokens=limits.max_context,

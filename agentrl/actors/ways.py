@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from agentrl.actors.batches.batch import BatchGround
+from agentrl.actors.batches.desk import Desk
 from agentrl.actors.boundary import Boundary
 from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.endpoint.server import Endpoint
@@ -18,6 +20,7 @@ from agentrl.actors.limits import Limits
 from agentrl.actors.player import Attempt, Strategy
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
+from agentrl.actors.writing import Writers
 from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
@@ -61,10 +64,12 @@ class Way:
         settings = self.settings
         if settings.demonstration_key is not None:
             return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
+        desk = None
         if issubclass(cls, GenerateEnv):
             env = self.make_env()
             assert isinstance(env, GenerateEnv)
             env.prepare()  # now, and not beside episodes
+            desk = self._desk(env, chat, endpoint) if env.plays_batches else None
         if issubclass(cls, Rollout):
             return RolloutEpisodes(
                 self._make,
@@ -73,10 +78,28 @@ class Way:
                 endpoint,
                 settings.context,
                 reports_answers=reports_answers,
+                desk=desk,
             )
         return EnvEpisodes(
             self._make, chat, settings.limits, settings.context, reports_answers=reports_answers
         )
+
+    def _desk(self, env: GenerateEnv, chat: ChatFormat, endpoint: Endpoint) -> Desk | None:
+        """Where episodes wait for a function that plays many at once; outside of a run there is
+        none."""
+        flags = self.settings.context.run_flags
+        if flags is None:
+            return None
+        ground = BatchGround(
+            function=env.function,
+            chat=chat,
+            limits=self.settings.limits,
+            endpoint=endpoint,
+            writers=Writers(),
+            batch_size=flags.rollout_batch_size,
+            group_size=flags.n_samples_per_prompt,
+        )
+        return Desk(ground)
 
     def named(self, report: EpisodeReport, task: Task) -> EpisodeReport:
         """`report` with the Env that was played, and the part of the mixture; no Env was where a

@@ -61,6 +61,8 @@ __all__ = ["Worker", "WorkerSettings", "tell_where"]
 
 #: Groups that an Env compares at once (`score_group`).
 MAX_SCORERS = 16
+#: Arguments of an Env that are functions which may ask for the flags of the run.
+_FUNCTIONS = ("reward", "function", "rollout_function")
 _LOG = logging.getLogger(__name__)
 
 
@@ -142,7 +144,7 @@ def _way(
 def _flags_of(config: RunConfig, model_dir: Path) -> RunConfig | None:
     """The flags of the run, for an Env or a filter that hands them to functions of the user's."""
     has_filter = config.mode == "policy" and config.dynamic_sampling_filter_path is not None
-    if not has_filter and config.env_args.keys().isdisjoint(("reward", "function")):
+    if not has_filter and config.env_args.keys().isdisjoint(_FUNCTIONS):
         return None
     return msgspec.structs.replace(config, hf_checkpoint=str(model_dir))
 

@@ -36,11 +36,12 @@ class Attempts:
         *,
         before: int,
         again: bool,
+        given_up: bool = False,
     ) -> None:
         """An attempt ended after `before` others had failed; `again`: the episode is queued once
-        more."""
+        more; `given_up`: the user's code has taken it and left it out."""
         self.played += before == 0
-        self.too_long += outcome is Outcome.FILTERED
+        self.too_long += outcome is Outcome.FILTERED and not given_up
         if outcome in (Outcome.DONE, Outcome.FILTERED):
             return
         if outcome not in _FAILED:

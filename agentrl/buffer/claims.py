@@ -26,7 +26,7 @@ from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
 from agentrl.buffer.suspects import Suspects
-from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef
+from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef, StopReason
 from agentrl.wire.messages import Cancel, Refused, Verdict
 
 __all__ = ["ClaimDesk"]
@@ -107,7 +107,8 @@ class ClaimDesk:
             pairs = zip(report.trajectories, payloads, strict=True)
             stored = tuple(StoredTrajectory(meta, payload) for meta, payload in pairs)
         ended = groups.record(self._state, row, report, stored)
-        self._count(worker, row, report.outcome, report.error, again=not ended)
+        given_up = report.stop_reason is StopReason.GIVEN_UP
+        self._count(worker, row, report.outcome, report.error, again=not ended, given_up=given_up)
         self.evaluations.num_reported += is_eval
         self._after(row, ended, report if report.outcome is Outcome.DONE else None)
         return refusal
@@ -218,10 +219,19 @@ class ClaimDesk:
             self.suspects.forget()
 
     def _count(
-        self, worker: Peer, row: EpisodeRow, outcome: Outcome, error: str | None, *, again: bool
+        self,
+        worker: Peer,
+        row: EpisodeRow,
+        outcome: Outcome,
+        error: str | None,
+        *,
+        again: bool,
+        given_up: bool = False,
     ) -> None:
         id, before = self._state.episode_id(row), row.num_failures
-        self.attempts.ended(id, worker.name, outcome, error, before=before, again=again)
+        self.attempts.ended(
+            id, worker.name, outcome, error, before=before, again=again, given_up=given_up
+        )
 
     def _after(self, row: EpisodeRow, ended: bool, done: EpisodeReport | None = None) -> None:
         kind = kind_of(row.mint)

@@ -142,7 +142,9 @@ def conclude(state: State, number: int) -> None:
     outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
     if outcomes[Outcome.FILTERED]:
         commonest = Outcome.FILTERED
-        state.num_too_long += 1
+        state.num_too_long += any(
+            row.outcome is commonest and row.stop_reason is not StopReason.GIVEN_UP for row in rows
+        )
     elif outcomes.pop(Outcome.DONE, 0) >= state.settings.least_done:
         return
     else:

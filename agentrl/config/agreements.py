@@ -31,11 +31,9 @@ _FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
 _AHEAD = (
     "train_async.py generates while it trains and pushes; --async-buffer-size says how far ahead"
 )
-_WHOLE = (
-    "episodes are begun, judged and written down one group at a time, ahead of the learner, so no "
-    "function makes an iteration as a whole: a function of --custom-generate-function-path plays "
-    "an episode, one of --data-source-path chooses tasks, one of --dynamic-sampling-filter-path "
-    "what is trained; or write an Env or an @rollout, and give it with --env (docs/agents.md)"
+_OTHER = (
+    "agentrl has no such function of slime's; give one of your own (docs/hooks.md), or leave this "
+    "out: engines play the episodes of a task"
 )
 _IN_TURN = (
     "this run generates and trains in turn; run train_async.py, with --async-buffer-size and "
@@ -138,7 +136,7 @@ def _rollout(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
             return _is_so(one, "engines play the episodes of a task")
         if name == _FULLY_ASYNC:
             return _fully_async(one, values, said)
-    return _refused(one, _WHOLE)
+    return _refused(one, _OTHER)
 
 
 def _fully_async(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:

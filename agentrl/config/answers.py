@@ -30,6 +30,7 @@ __all__ = [
     "about_missing",
     "answered",
     "causes",
+    "is_ruled",
     "missing",
     "notes",
     "reasons_for_silence",
@@ -208,6 +209,13 @@ def answered(family: Family, key: str, value: Any) -> Asked | None:
         return Asked(flag, written, (str(value).lower(),))
     values = value if isinstance(value, list) else [value]
     return Asked(flag, flag, tuple(map(str, values)))
+
+
+def is_ruled(flag: str, words: tuple[str, ...]) -> bool:
+    """Whether the rule of a flag that works answers this value: a function of slime's own."""
+    row = rows().get(flag)
+    has_rule = row is not None and row.state == "works" and bool(row.rule)
+    return has_rule and words[0].startswith(("slime.", "slime_plugins."))
 
 
 def missing() -> dict[str, Missing]:

@@ -34,7 +34,8 @@ _ROW_ENVS = f"{', '.join(ROW_ENVS[:-1])} and {ROW_ENVS[-1]}"
 def env_of(values: Mapping[str, Any]) -> str | None:
     """The environment of flags: the one that is named, that of a function which plays episodes, or
     of a run with data, or a mixture, the first of those for rows."""
-    if _is_function(values.get("custom_generate_function_path")):
+    functions = (values.get("custom_generate_function_path"), values.get("rollout_function_path"))
+    if any(map(_is_function, functions)):
         return str(values.get("env", GENERATE))
     usual = ROW_ENVS[0] if values.keys() & {"prompt_data", "data_source_path", "env_mix"} else None
     named: str | None = values.get("env", usual)
@@ -154,7 +155,13 @@ CONDITIONS = {
     ),
     "generate_env": Condition(
         lambda config: (
-            config.env == GENERATE or not _is_function(config.custom_generate_function_path)
+            config.env == GENERATE
+            or not any(
+                map(
+                    _is_function,
+                    (config.custom_generate_function_path, config.rollout_function_path),
+                )
+            )
         ),
         "another environment is named, and it plays its own episodes: leave out --env, or this",
     ),

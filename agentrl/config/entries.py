@@ -99,7 +99,8 @@ def with_own(config: RunConfig, flags: Told) -> RunConfig:
     is_alike = env == of_run or {env, of_run} <= set(ROW_ENVS)
     args = dict(config.env_args) if is_alike else {}
     if env != GENERATE:
-        args.pop("function", None)
+        for name in ("function", "rollout_function"):
+            args.pop(name, None)
     own = own_fields()
     args |= {
         argument: value

@@ -90,8 +90,12 @@ class EvalSet(msgspec.Struct, frozen=True):
 
 def eval_sets(config: RunConfig) -> dict[str, EvalSet]:
     """The sets of `--eval-config`, of `--eval-prompt-data`, or of the parts of a mixture that name
-    some, by name. Raises ConfigError for a file that cannot be read, words that are no pairs, names
-    that are given twice, and what no set can be told."""
+    some, by name. A function of --rollout-function-path plays none of them. Raises ConfigError for
+    a file that cannot be read, words that are no pairs, names that are given twice, and what no set
+    can be told."""
+    if config.rollout_function_path is not None:
+        alone = msgspec.structs.replace(config, rollout_function_path=None)
+        config = with_own(alone, {"env": ROW_ENVS[0]})
     if config.eval_config is not None:
         return _of_file(config, Path(config.eval_config))
     if not config.eval_prompt_data:

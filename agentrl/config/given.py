@@ -66,6 +66,9 @@ def take_own(given: GivenFlags, field: Field, value: Any) -> None:
         if waiting := answers.refusals([Asked(field.flag, field.flag, words)]):
             given.refused.extend(waiting)
             return
+        if answers.is_ruled(field.flag, words):
+            given.asked.append(Asked(field.flag, field.flag, words))
+            return
     given.values[field.name] = fields.convert(field, value)
     given.said[field.name] = field.spelled(value)
 

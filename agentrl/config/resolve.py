@@ -320,7 +320,7 @@ def ranks_here(values: Mapping[str, Any]) -> int | None:
     return None if choose_here(wanted).device == "cuda" else 1
 
 
-_FUNCTION = "custom_generate_function_path"
+_FUNCTIONS = ("custom_generate_function_path", "rollout_function_path")
 
 
 def _env_args() -> dict[str, str]:
@@ -340,7 +340,7 @@ def _with_row_keys(values: Layer) -> Layer:
         argument: values[name]
         for argument, name in _env_args().items()
         if values.get(name, own_fields()[name].default) != own_fields()[name].default
-        and (name != _FUNCTION or env == GENERATE)
+        and (name not in _FUNCTIONS or env == GENERATE)
     }
     return values | {"env": env, "env_args": given | values.get("env_args", {})}
 

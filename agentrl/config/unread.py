@@ -10,7 +10,7 @@ run's own config.toml spells out every default. Of a preset, and of a file whose
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.config.conditions import CONDITIONS
+from agentrl.config.conditions import CONDITIONS, ROW_ENVS
 from agentrl.config.facts import Half, Mode, mode_of
 from agentrl.config.fields import fact_of, own_fields
 from agentrl.config.run import RunConfig
@@ -131,4 +131,13 @@ def for_evaluation(layer: Mapping[str, Any]) -> dict[str, Any]:
         is_dialogue = imitates and (fact.holds == "rows" or fact.env_arg is not None)
         return "eval" in fact.modes and name != "load" and not is_dialogue
 
-    return {name: value for name, value in layer.items() if is_kept(name)}
+    return _without_rollout_function({n: v for n, v in layer.items() if is_kept(n)})
+
+
+def _without_rollout_function(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an evaluation in a run whose training episodes such a function plays: the
+    environment that plays it plays nothing else."""
+    args = dict(layer.get("env_args") or {})
+    if args.pop("rollout_function", None) is None:
+        return dict(layer)
+    return {**layer, "env": ROW_ENVS[0], "env_args": args}

@@ -36,6 +36,7 @@ from agentrl.config.rates import about_rates
 from agentrl.config.refusals import beside, gather
 from agentrl.config.refused import about_refused
 from agentrl.config.retention import about_retention, notes_on_retention
+from agentrl.config.rollout_function import about_rollout_function, notes_on_rollout_function
 from agentrl.config.rollouts import about_rollouts, notes_on_rollouts
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import about_sampling, notes_on_sampling
@@ -76,6 +77,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_freezing(config),
         *about_evaluations(config),
         *about_rollouts(config),
+        *about_rollout_function(config),
         *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
         *about_engine_kinds(config, device),
@@ -359,7 +361,7 @@ def _notes(config: RunConfig) -> list[str]:
             "turns: raise --max-concurrent-episodes or --num-agent-workers to use all of it"
         )
     notes += [*notes_on_sampling(config), *notes_on_rollouts(config), *notes_on_env_vars(config)]
-    notes += notes_on_tracking(config)
+    notes += [*notes_on_tracking(config), *notes_on_rollout_function(config)]
     if config.data_source_path is not None and not config.has_data_source:
         notes.append(
             f"--data-source-path {config.data_source_path}: already so: rows come from "

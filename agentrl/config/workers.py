@@ -21,7 +21,8 @@ def with_agent_workers(config: RunConfig, values: Mapping[str, Any]) -> tuple[Ru
     this changes it."""
     own = 0 if config.colocate else config.num_learner_ranks
     count = -(-(own + config.num_engine_devices) // DEVICES)
-    if config.ray_address is None or "num_agent_workers" in values or count <= 1:
+    is_one = config.ray_address is None or config.rollout_function_path is not None
+    if is_one or "num_agent_workers" in values or count <= 1:
         return config, []
     note = (
         f"{count} agent workers, one for every {DEVICES} devices of the run, which are spread over "

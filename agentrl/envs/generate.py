@@ -35,6 +35,8 @@ from agentrl.envs.returned import (
 )
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
+from agentrl.envs.rollout_function import FLAG as ROLLOUT_FUNCTION
+from agentrl.envs.rollout_function import load_rollout_function
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.sample_hooks import HOOKS, seen_by
 from agentrl.envs.single_turn import SingleTurnEnv
@@ -47,7 +49,7 @@ from agentrl.tokens.chat import Message
 from agentrl.types import EpisodeId, SamplingParams
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
+__all__ = ["BatchChat", "GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
 
 _FLAG = "--custom-generate-function-path"
 _THREE = ("args", "sample", "sampling_params")
@@ -85,6 +87,17 @@ class PromptChat(Chat, Protocol):
 
     def text(self, ids: list[int]) -> str:
         """The text of ids."""
+        ...
+
+
+class BatchChat(PromptChat, Protocol):
+    """The same for a function that plays many episodes at once."""
+
+    async def in_batch(
+        self, args: Args, sample: Any, worth: Callable[[Args, Any], Awaitable[Any]]
+    ) -> tuple[list[Any], dict[str, float]]:
+        """The samples that the function returns for this episode, and the metrics of its call.
+        `worth`: what a sample is worth."""
         ...
 
 
@@ -135,9 +148,12 @@ class GenerateEnv(Rollout):
 
     writes_prompts = True
 
-    def __init__(self, *, function: str | None = None, **reward: Any) -> None:
+    def __init__(
+        self, *, function: str | None = None, rollout_function: str | None = None, **reward: Any
+    ) -> None:
         super().__init__()
-        if function is None:
+        place = function or rollout_function
+        if place is None:
             raise ConfigError(
                 f"--env generate plays a function of yours: {_FLAG} path/to/file.py[:name]"
             )
@@ -146,7 +162,8 @@ class GenerateEnv(Rollout):
                 f"{_FLAG} with --group-rm: a group's answers are not seen together here; leave "
                 "--group-rm out, and score each sample by itself"
             )
-        self.function = load_generate(function)
+        self.plays_batches = function is None
+        self.function = load_rollout_function(place) if self.plays_batches else load_generate(place)
         self._rewards = _Rewards(**reward)
 
     @classmethod
@@ -173,11 +190,7 @@ class GenerateEnv(Rollout):
         at = cast(PromptChat, chat)
         args = self._args(at)
         sample = await self._sample(args, task, at)
-        known: dict[str, Any] = {}
-        if "evaluation" in inspect.signature(self.function).parameters:
-            known["evaluation"] = self.is_evaluation
-        with judging(self._worth_of):
-            found = await self.function(args, sample, dict(args.sampling_params), **known)
+        found, metrics = await self._played(args, sample, at)
         samples = read_samples(found, self.who)
         if self.run_flags is not None and ending_of(samples) != "aborted":
             hooks = self.run_flags.rollout_sample_hook_path
@@ -197,10 +210,25 @@ class GenerateEnv(Rollout):
         step = SampledStep(
             truncated=ending == "truncated",
             failed=ending == "failed",
-            metrics=worth[0][1],
+            metrics=metrics | worth[0][1],
             samples=tuple(read),
         )
         return self._apart(step, rewards) if self._by_role else self._alike(step, rewards)
+
+    async def _played(
+        self, args: Args, sample: Any, chat: PromptChat
+    ) -> tuple[Any, dict[str, float]]:
+        """What the function returns for the episode, and metrics."""
+        if self.plays_batches:
+            self.hook_under_way = f"{ROLLOUT_FUNCTION} {self.who}"
+            found = await cast(BatchChat, chat).in_batch(args, sample, self._worth_of)
+            self.hook_under_way = ""
+            return found
+        known: dict[str, Any] = {}
+        if "evaluation" in inspect.signature(self.function).parameters:
+            known["evaluation"] = self.is_evaluation
+        with judging(self._worth_of):
+            return await self.function(args, sample, dict(args.sampling_params), **known), {}
 
     def _write(self, samples: list[Any], chat: PromptChat) -> None:
         """The responses of samples that have tokens alone. Raises EnvError."""

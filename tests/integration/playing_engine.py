@@ -50,10 +50,13 @@ def make_model(directory: Path, tokenizer_json: str) -> None:
 class PlayingEngine(ScriptedEngine):
     """An engine and the router before it. `pushed`: version and digest of all weights, in order.
 
-    The second push waits until `turns_first` turns have been answered.
+    The second push waits until `turns_first` turns have been answered. Ids from `num_ids` on are
+    never sampled.
     """
 
-    def __init__(self, model_dir: Path, seed: int = 0, turns_first: int = 0) -> None:
+    def __init__(
+        self, model_dir: Path, seed: int = 0, turns_first: int = 0, num_ids: int = VOCAB
+    ) -> None:
         from transformers import Qwen3ForCausalLM
 
         super().__init__("engine-0")
@@ -62,6 +65,7 @@ class PlayingEngine(ScriptedEngine):
         self._model = Qwen3ForCausalLM.from_pretrained(model_dir).float().eval()
         self._random = random.Random(seed)
         self._turns_first = turns_first
+        self._num_ids = num_ids
         self._turned = self._resumed = anyio.Event()
         self._num_turns = 0
         self._routed: list[str] = []
@@ -153,7 +157,7 @@ class PlayingEngine(ScriptedEngine):
     def _sample(self, ids: Sequence[int], episode: str) -> tuple[float, int]:
         """Log-probability and id of the token after `ids`."""
         logprobs_V = self._model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
-        cumulated_V = logprobs_V.double().exp().cumsum(0)
+        cumulated_V = logprobs_V.double().exp().cumsum(0)[: self._num_ids]
         place = hashlib.blake2b(f"{episode}/{len(ids)}".encode(), digest_size=8).digest()
         uniform = int.from_bytes(place, "big") / 2**64
         token = int(torch.searchsorted(cumulated_V, uniform * cumulated_V[-1]))

@@ -35,6 +35,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("tool_key", "eval"): "--eval-prompt-data held ROWS2",
     ("custom_rm_path", "policy"): ROWS,
     ("custom_generate_function_path", "policy"): _PLAYS,
+    "rollout_function_path": _PLAYS,
     ("custom_generate_function_path", "eval"): f"{_PLAYS} --eval-prompt-data held ROWS2",
     ("rollout_sample_hook_path", "policy"): f"{_PLAYS} {_FUNCTION}",
     ("rollout_sample_hook_path", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
@@ -123,6 +124,7 @@ OTHER: dict[str, str] = {
     "eps_clip_c": "1.2",
     "custom_rm_path": "contains",
     "custom_generate_function_path": f"{__name__}:generate",
+    "rollout_function_path": f"{__name__}:generate_rollout",
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "data_source_path": f"{__name__}:Source",
@@ -199,6 +201,11 @@ def reducer(
 async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
     """A function of the user's that plays."""
     return sample
+
+
+def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """A function of the user's that plays groups."""
+    return data_source.get_samples(args.rollout_batch_size)
 
 
 def weigh(trained: Any) -> Any:

@@ -21,6 +21,7 @@ VALUES: dict[str, str] = {
     "tool_key": "answer",
     "custom_rm_path": "exact",
     "custom_generate_function_path": "mine.py:generate",
+    "rollout_function_path": "mine.py:generate_rollout",
     "rollout_sample_hook_path": "mine.py:hook",
     "rm_type": "math",
     "rm_url": "http://127.0.0.1:9000/score",

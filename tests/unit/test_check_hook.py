@@ -24,6 +24,13 @@ pairs = output["meta_info"]["output_token_logprobs"]
 sample.append_response_tokens(args, tokens=[pair[1] for pair in pairs],
     log_probs=[pair[0] for pair in pairs], meta_info=output["meta_info"], text=output["text"])
 """
+#: The same for all samples of some groups, in a function that is not async.
+ASK_ALL = """\
+from slime.utils.async_utils import run
+async def ask(sample, sampling_params):
+"""
+ASK_ALL += "".join(f"    {line}\n" for line in ASK.splitlines())
+ASK_ALL += "for sample in sum(groups, []):\n    run(ask(sample, args.sampling_params))\n"
 #: The class that a method stands in, by hook.
 BASES = {
     "advantage-estimator": "from agentrl.algorithms.base import Algorithm\nclass f(Algorithm):\n",
@@ -102,6 +109,12 @@ CASES = [
         f"{ASK}sample.reward = 2.0 + evaluation\nreturn [sample]", "of an evaluation: terminated, "
         "reward 3",
         f"{ASK}sample.tokens[-1] += 1\nreturn sample", "sample 0",
+    ),
+    Case(
+        "rollout-function-path", "def f(args, rollout_id, data_source, evaluation=False)",
+        "groups = data_source.get_samples(args.rollout_batch_size)\n"
+        f"{ASK_ALL}return groups", "a group of 4 episodes: rewards [0, 0, 0, 0], 8 tokens are trained",
+        "return data_source.get_samples(1)[0]", "or a list of groups",
     ),
     Case(
         "custom-reward-post-process-path", "def f(groups)",

@@ -47,10 +47,6 @@ _COUNTED = (
     "retractions",
     "resampled_turns",
 )
-#: Calls of `generate` that are answered with no token after a budget is spent: functions that look
-#: at the finish reason end by it.
-MAX_SPENT = 16
-
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -63,8 +59,11 @@ class CallRecorder:
     reached for the engine. `roles`: the names that asked, whether or not they were answered.
     `last_text`: of the newest answer. `writers`: threads for long prompts, which no agent that
     blocks can take. `writes_prompts`: the agent asks by text or ids, as SGLang's own `/generate` is
-    asked.
+    asked. `max_spent`: such requests that are answered with no token after a budget is spent, for
+    functions that look at the finish reason end by it.
     """
+
+    max_spent = 16
 
     def __init__(
         self,
@@ -96,6 +95,7 @@ class CallRecorder:
         self._writes_prompts = writes_prompts
         self._tree = CallTree(chat, writes_prompts=writes_prompts)
         self._prompts = Prompts(self._tree, chat.vocab)
+        self._adopted: Sequence[Call] | None = None
         self._num_spent = 0
         self._num_named = 0
         self._known: dict[bytes, list[Call]] = defaultdict(list)
@@ -112,7 +112,7 @@ class CallRecorder:
     @property
     def num_calls(self) -> int:
         """Calls that were answered."""
-        return len(self._tree)
+        return len(self.calls)
 
     def close(self) -> None:
         """End the calls in flight, and refuse all that come later."""
@@ -135,12 +135,16 @@ class CallRecorder:
     @property
     def calls(self) -> Sequence[Call]:
         """Those that were answered, in the order of their answers."""
-        return self._tree.calls
+        return self._tree.calls if self._adopted is None else self._adopted
 
-    @property
-    def tree(self) -> CallTree:
-        """The same, and what each was asked."""
-        return self._tree
+    def adopt(self, calls: Sequence[Call]) -> None:
+        """Have made `calls`, which were recorded elsewhere, and no other."""
+        self._adopted = calls
+        self.num_asked = len(calls)
+        for call in calls:
+            self.last_text = self.chat.vocab.decode(call.generation.output_ids)
+            self.metrics["retractions"] += call.generation.num_retractions
+            self.metrics["resampled_turns"] += call.generation.num_resamples
 
     @property
     def limits(self) -> Limits:
@@ -193,7 +197,7 @@ class CallRecorder:
         self.metrics["ignored_settings"] += bool(request.ignored)
         parent, opened = await self._written(self._parent(request), request)
         prompt = self._tree.prompt(parent, opened)
-        generation = await self._generate(prompt, self._room(len(prompt), request.max_tokens))
+        generation = await self._generate(prompt, self._room(prompt, request.max_tokens))
         generation = cut_at_stop(self.chat, generation, request.stop)
         index = len(self._tree)
         self.refused = None  # the agent found a way to go on
@@ -223,10 +227,10 @@ class CallRecorder:
         if request.max_new_tokens == 0:
             return spent
         try:
-            room = self._room(len(prompt), request.max_new_tokens)
+            room = self._room(prompt, request.max_new_tokens)
         except ChatError:
             self._num_spent += 1
-            if self.failure is not None or self._num_spent > MAX_SPENT:
+            if self.failure is not None or self._num_spent > self.max_spent:
                 raise
             return spent
         vocab = self.chat.vocab
@@ -296,9 +300,9 @@ class CallRecorder:
 
     # ---- budgets ----
 
-    def _room(self, num_prompt: int, asked_for: int | None) -> int:
+    def _room(self, prompt: Sequence[int], asked_for: int | None) -> int:
         """Tokens that the answer may have, of those that were asked for."""
-        limits = self._limits
+        limits, num_prompt = self._limits, len(prompt)
         if not self._tree and num_prompt > limits.max_prompt:
             raise self._too_long(f"it has {num_prompt} tokens")
         num_turns = len(self._tree) + len(self._in_flight)

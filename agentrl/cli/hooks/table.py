@@ -111,6 +111,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.worker:generate",
         ),
         Hook(
+            name="rollout-function-path",
+            kind="agentrl.envs.rollout_function:rollout_functions",
+            loads="agentrl.envs.rollout_function:load_rollout_function",
+            called="one call after the other by the agent worker, for the groups that it has then",
+            returns="RolloutFnTrainOutput(samples, metrics) or a list of groups, each a list of "
+            "samples: trained are tokens that were sampled",
+            tries="agentrl.cli.hooks.worker:rollout",
+        ),
+        Hook(
             name="rollout-sample-hook-path",
             kind="agentrl.envs.sample_hooks:HOOKS",
             loads="agentrl.envs.sample_hooks:load_hook",

@@ -2,6 +2,7 @@
 policy says what it is told, and judges their group."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -44,6 +45,7 @@ __all__ = [
     "keep",
     "on_bench",
     "reward",
+    "rollout",
     "task_of",
 ]
 
@@ -129,6 +131,30 @@ def generate(trial: HookTrial) -> Iterator[str]:
         )
 
 
+def rollout(trial: HookTrial) -> Iterator[str]:
+    """Have it play a group in one call."""
+    task, size = task_of(trial.config), trial.config.n_samples_per_prompt
+    said = answers_to(trial.config, task)[0]
+    reports: dict[int, EpisodeReport] = {}
+
+    async def play(bench: Bench) -> None:
+        async def one(index: int) -> None:
+            reports[index] = await bench.play(task, said, index)
+
+        with raising_alone():
+            async with anyio.create_task_group() as group:
+                for index in range(size):
+                    group.start_soon(one, index)
+
+    on_bench(trial, play)
+    yield f"{about(task)}; the policy says {said!r} at each turn"
+    trajectories = [each for report in reports.values() for each in report.trajectories]
+    yield (
+        f"a group of {size} episodes: rewards {shown([reports[n].reward for n in range(size)])}, "
+        f"{sum(each.num_sampled for each in trajectories)} tokens are trained"
+    )
+
+
 # ---- how they are played -------------------------------------------------------------------------
 
 
@@ -198,6 +224,15 @@ def _summary(report: EpisodeReport) -> EpisodeSummary:
         earned=earned(report.trajectories, report.facts.env_reward, report.reward),
         sampled=sum(meta.num_sampled for meta in report.trajectories),
     )
+
+
+@contextmanager
+def raising_alone() -> Iterator[None]:
+    """Raise the first error of a task group as it is."""
+    try:
+        yield
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 def on_bench(trial: HookTrial, play: Callable[[Bench], Awaitable[None]]) -> None:

@@ -81,6 +81,19 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             env_arg="function",
         ),
     ] = None
+    rollout_function_path: Annotated[
+        str | None,
+        _flag(
+            "Function that plays many groups at once, in slime's signature: path/to/file.py[:fn] "
+            "or pkg.module.fn, [async] def fn(args, rollout_id, data_source, evaluation=False) -> "
+            "RolloutFnTrainOutput(samples) or groups of samples",
+            modes=POLICY,
+            on_resume=PLAYED,
+            needs="generate_env",
+            holds="code",
+            env_arg="rollout_function",
+        ),
+    ] = None
     rollout_sample_hook_path: Annotated[
         list[str],
         _flag(

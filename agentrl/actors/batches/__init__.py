@@ -1,0 +1,1 @@
+"""A function of `--rollout-function-path`: episodes that are played many at a time."""

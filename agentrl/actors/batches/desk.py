@@ -1,0 +1,235 @@
+"""`Desk`: where the episodes of a worker wait, and the thread that has a function play them.
+
+    episodes ->  waiting groups  -> get_samples -> the function -> its groups -> each its episode
+                      ^---------------- add_samples --'
+
+The function is called as slime calls it, one call after the other, each for the groups that wait
+by then: as many as `args.rollout_batch_size` says there. An episode's time runs while the function
+has it. When it is up the call is given up: its thread is left to itself, its requests are
+refused, and another thread makes the next call.
+"""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from agentrl.actors.batches.batch import Batch, BatchGround
+from agentrl.actors.batches.tickets import Group, Played, Ticket
+from agentrl.actors.endpoint.recorder import CallRecorder
+from agentrl.config.args import Args
+from agentrl.errors import EnvError
+from agentrl.types import TurnClient
+from agentrl.visible import error_text
+
+__all__ = ["PATIENCE_S", "Desk", "in_batch"]
+
+_LOG = logging.getLogger(__name__)
+#: Seconds without a new episode after which fewer groups are played than could be, and parts of
+#: groups: nobody tells a worker what it will not be given.
+PATIENCE_S = 1.0
+
+
+async def in_batch(
+    desk: "Desk",
+    client: TurnClient,
+    recorder: CallRecorder,
+    args: Args,
+    sample: Any,
+    worth: Callable[[Args, Any], Awaitable[Any]],
+) -> Played:
+    """The episode of `recorder`, played by the function of `desk`: as `Desk.play`."""
+    time_of = recorder.time
+    assert time_of is not None
+
+    def timed(runs: bool) -> None:
+        limit_s = recorder.limits.episode_timeout_s if runs else math.inf
+        time_of.deadline = asyncio.get_running_loop().time() + limit_s
+
+    timed(False)
+    ticket = Ticket(recorder.assignment, client, sample, args, worth, timed)
+    return await desk.play(ticket, lambda: time_of.cancel_called)
+
+
+class Desk:
+    """`ground`: what all calls of the function share."""
+
+    def __init__(self, ground: BatchGround, patience_s: float = PATIENCE_S) -> None:
+        self._ground = ground
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+        self._waiting: dict[str, Group] = {}
+        self._since = time.monotonic()
+        self._batch: Batch | None = None
+        self._thread: threading.Thread | None = None
+        self._args: Args | None = None
+        self._num_calls = 0
+        self._num_groups = 0
+
+    async def play(self, ticket: Ticket, is_late: Callable[[], bool]) -> Played:
+        """What the function returns for an episode. `is_late`: its time is up, and nobody else ends
+        it. Raises EnvError for what the function raises, or returns and cannot be; GivenUpError
+        where it leaves the group out; InfrastructureError where an engine has failed it."""
+        self._offer(ticket)
+        try:
+            return await ticket.told
+        except asyncio.CancelledError:
+            if is_late():
+                self._give_up(ticket)
+            raise
+        finally:
+            self._leave(ticket)
+
+    # ---- in the loop of the worker ----
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Its call takes too long."""
+        with self._changed:
+            batch = self._batch
+            if batch is None or not batch.has(ticket):
+                return
+            self._batch = self._thread = None
+            batch.forget(ticket)
+            batch.end(EnvError(f"{self._ground.who} did not return within {self._ground.limit}"))
+            self._start()
+
+    def _offer(self, ticket: Ticket) -> None:
+        with self._changed:
+            self._put(ticket)
+            self._since = time.monotonic()
+            self._start()
+            self._changed.notify_all()
+
+    def _leave(self, ticket: Ticket) -> None:
+        with self._changed:
+            name = ticket.assignment.id.group
+            group = self._waiting.get(name)
+            if group is not None and group.tickets.get(ticket.assignment.id.index) is ticket:
+                del group.tickets[ticket.assignment.id.index]
+                if not group.tickets:
+                    del self._waiting[name]
+            if self._batch is not None:
+                self._batch.forget(ticket)
+            self._changed.notify_all()
+
+    def _put(self, ticket: Ticket) -> None:
+        id_ = ticket.assignment.id
+        group = self._waiting.setdefault(id_.group, Group(id_.group, self._ground.group_size))
+        group.tickets[id_.index] = ticket
+
+    def _start(self) -> None:
+        if self._thread is None and self._waiting:
+            self._thread = threading.Thread(target=self._work, name="rollout-function", daemon=True)
+            self._thread.start()
+
+    # ---- in the thread ----
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                batch = self._next()
+            if batch is None:
+                return
+            try:
+                found = batch.call()
+            except BaseException as error:  # whatever it is, it is the user's
+                failed = f"{self._ground.who} raised {error_text(error)}"
+                batch.fail(EnvError(failed), error)
+            else:
+                batch.settle(found)
+            with self._changed:
+                if not self._is_here():
+                    return
+                self._batch = None
+                if not batch.has_settled:
+                    self._refuse_idle(batch)
+
+    def _is_here(self) -> bool:
+        return self._thread is threading.current_thread()
+
+    def _next(self) -> Batch | None:
+        """The next call, when there is something to play."""
+        most = self._ground.batch_size
+        while self._is_here():
+            if num := self._num_ready(most):
+                first = next(iter(next(iter(self._waiting.values())).tickets.values()))
+                self._batch = self._called_for(first, min(num, most))
+                return self._batch
+            self._wait()
+        return None
+
+    def _called_for(self, first: Ticket, wanted: int) -> Batch:
+        """The next call, for so many groups. What the function has added to `args` stays there."""
+        args = self._args = self._args or first.args
+        number, self._num_calls = self._num_calls, self._num_calls + 1
+        return Batch(
+            self._ground,
+            first,
+            args,
+            number,
+            wanted,
+            self._take,
+            self._give_back,
+            self._changed,
+        )
+
+    def _num_ready(self, wanted: int) -> int:
+        """How many groups there are to take now; 0: it is too early, or there is none."""
+        whole = sum(group.is_whole for group in self._waiting.values())
+        if whole >= wanted:
+            return whole
+        return len(self._waiting) if time.monotonic() >= self._since + self._patience_s else 0
+
+    def _wait(self) -> None:
+        left = self._since + self._patience_s - time.monotonic()
+        self._changed.wait(max(left, 0.01) if self._waiting else None)
+
+    def _take(self, batch: Batch, num: int) -> list[list[Any]]:
+        """At most `num` groups, the oldest first. Waits for them; but where the function has some
+        already, no longer than nothing comes."""
+        until = time.monotonic() + self._patience_s
+        with self._changed:
+            while not self._num_ready(num):
+                self._require(batch)
+                if not self._waiting and batch.is_empty:
+                    raise EnvError("there is nothing to play any more")
+                if not self._waiting and time.monotonic() >= until:
+                    return []
+                self._changed.wait(self._patience_s / 4)
+            self._require(batch)
+            order = sorted(self._waiting.values(), key=lambda group: not group.is_whole)
+            return [self._taken(batch, group) for group in order[:num]]
+
+    def _taken(self, batch: Batch, group: Group) -> list[Any]:
+        del self._waiting[group.name]
+        self._num_groups += 1
+        return batch.take(group, self._num_groups)
+
+    def _give_back(self, batch: Batch, group: Group) -> None:
+        with self._changed:
+            self._require(batch)
+            for ticket in group.tickets.values():
+                self._put(ticket)
+            back = self._waiting.pop(group.name)
+            self._waiting = {group.name: back, **self._waiting}
+
+    def _require(self, batch: Batch) -> None:
+        if self._batch is not batch:
+            raise EnvError(
+                f"call {batch.number} of {self._ground.who} is over; its data_source gives no more"
+            )
+
+    def _refuse_idle(self, batch: Batch) -> None:
+        """A call that has ended no episode would be followed by others without end."""
+        error = batch.failure or EnvError(
+            f"{self._ground.who} returned from call {batch.number} without a group that it has "
+            "taken and kept: play what data_source.get_samples gives, and return it"
+        )
+        _LOG.warning("%s", error)
+        for group in list(self._waiting.values())[: batch.wanted]:
+            for ticket in group.tickets.values():
+                ticket.fail(error)
+            del self._waiting[group.name]
