@@ -72,7 +72,11 @@ def episodes(draw: st.DrawFn) -> Episode:
 
 def bind(episode: Episode, *samples: Returned) -> list[Segment]:
     return bound(
-        episode.tree.calls, CHAT.vocab, samples or [episode.sample], max_tokens=1000, max_bytes=10**6
+        episode.tree.calls,
+        CHAT.vocab,
+        samples or [episode.sample],
+        max_tokens=1000,
+        max_bytes=10**6,
     )
 
 

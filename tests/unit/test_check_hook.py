@@ -113,7 +113,8 @@ CASES = [
     Case(
         "rollout-function-path", "def f(args, rollout_id, data_source, evaluation=False)",
         "groups = data_source.get_samples(args.rollout_batch_size)\n"
-        f"{ASK_ALL}return groups", "a group of 4 episodes: rewards [0, 0, 0, 0], 8 tokens are trained",
+        f"{ASK_ALL}return groups",
+        "a group of 4 episodes: rewards [0, 0, 0, 0], 8 tokens are trained",
         "return data_source.get_samples(1)[0]", "or a list of groups",
     ),
     Case(
