@@ -2,8 +2,8 @@
 leases of several turns and segments, with masked tokens, in two steps of an iteration."""
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, product
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,8 @@ import torch
 from msgspec.structs import replace
 
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.ratios import Outside
+from agentrl.algorithms.rows import Level, LossFn, MicroBatch, Outputs
 from agentrl.config.command_line import read_flags
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
@@ -67,6 +68,7 @@ CORRECTIONS: list[dict[str, Any]] = [
     {"tis_level": "sequence", "tis_clip": 3.0},
     {"tis_level": "sequence", "tis_mode": "mask", "tis_clip_low": 1e-6, "tis_clip": 9.0},
     {"tis_level": "geometric", "tis_clip_low": 0.3, "tis_clip": 0.9},
+    {"tis_level": "geometric", "tis_mode": "mask", "tis_clip_low": 0.4, "tis_clip": 1.1},
     *(
         {"trust_region": [text]}
         for text in (
@@ -329,3 +331,8 @@ def test_every_estimator_and_trust_region_that_ships_has_its_papers() -> None:
     assert {*papers.REGIONS, "m2po"} == TRUST_REGIONS.places.keys()
     named = [text for flags in CORRECTIONS for text in flags.get("trust_region", [])]
     assert {text.split(":")[0] for text in named} == TRUST_REGIONS.places.keys()
+    # Every level of the weight with every mode: one of them is the default, with each estimator.
+    weights = [
+        (each.get("tis_level", "token"), each.get("tis_mode", "truncate")) for each in CORRECTIONS
+    ]
+    assert set(weights) == {*product(get_args(Level), get_args(Outside))}
