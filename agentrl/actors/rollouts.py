@@ -17,7 +17,7 @@ from typing import Any, cast
 import anyio
 
 from agentrl.actors.batches.desk import Desk, in_batch
-from agentrl.actors.batches.tickets import Played
+from agentrl.actors.batches.tickets import Delivered
 from agentrl.actors.bound_samples import bound
 from agentrl.actors.boundary import Boundary, describe, sendable_text
 from agentrl.actors.endpoint.answers import MODEL, message_of
@@ -59,7 +59,7 @@ class EpisodeChat:
         base_url: str,
         api_key: str,
         services: Mapping[str, str],
-        batched: Callable[..., Awaitable[Played]] | None = None,
+        batched: Callable[..., Awaitable[Delivered]] | None = None,
     ) -> None:
         self._recorder = recorder
         self._batched = batched

@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.actors.batches.claimed import Claims
 from agentrl.actors.batches.recorder import BatchRecorder
-from agentrl.actors.batches.tickets import Group, Played, Ticket
+from agentrl.actors.batches.tickets import Group, Delivered, BatchEpisode
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.writing import Writers
@@ -27,7 +27,7 @@ from agentrl.envs.slime_stand_in.rm_hub import judging
 from agentrl.errors import EnvError, GivenUpError
 from agentrl.tokens.formats.base import ChatFormat
 
-__all__ = ["Batch", "BatchGround", "DataSource"]
+__all__ = ["Batch", "BatchGround", "BatchSource"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class BatchGround:
         return f"{self.limits.episode_timeout_s:g} s (--episode-timeout-s)"
 
 
-class DataSource:
+class BatchSource:
     """What the function takes its samples from."""
 
     def __init__(self, batch: "Batch") -> None:
@@ -82,7 +82,7 @@ class Batch:
     def __init__(
         self,
         ground: BatchGround,
-        first: Ticket,
+        first: BatchEpisode,
         args: Args,
         number: int,
         wanted: int,
@@ -115,7 +115,7 @@ class Batch:
         args.sglang_router_ip = f"agentrl:{self._token}@{host}"
         args.rollout_batch_size = args.over_sampling_batch_size = self.wanted
         with judging(self._judge):
-            found = self._ground.function(args, self.number, DataSource(self), evaluation=False)
+            found = self._ground.function(args, self.number, BatchSource(self), evaluation=False)
             return run(found) if asyncio.iscoroutine(found) else found
 
     async def _judge(self, args: Any, sample: Any) -> Any:
@@ -130,7 +130,7 @@ class Batch:
     # ---- groups ----
 
     def get(self, num: int) -> list[list[Any]]:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         return self._take(self, num)
 
     def take(self, group: Group, number: int) -> list[Any]:
@@ -142,7 +142,7 @@ class Batch:
             return group.samples(number)
 
     def give_back(self, samples: list[Any]) -> None:
-        """See `DataSource`."""
+        """See `BatchSource`."""
         with self._lock:
             for each in samples:
                 number = self._number_of(_flat(each))
@@ -152,7 +152,7 @@ class Batch:
                 if group.tickets:
                     self._give_back(self, group)
 
-    def forget(self, ticket: Ticket) -> None:
+    def forget(self, ticket: BatchEpisode) -> None:
         """Nobody waits for this episode any more."""
         with self._lock:
             for group in self._groups.values():
@@ -160,7 +160,7 @@ class Batch:
                 if group.tickets.get(index) is ticket:
                     del group.tickets[index]
 
-    def has(self, ticket: Ticket) -> bool:
+    def has(self, ticket: BatchEpisode) -> bool:
         """Whether it plays this episode."""
         return any(ticket in group.tickets.values() for group in self._groups.values())
 
@@ -229,7 +229,7 @@ class Batch:
     def _settle(
         self,
         size: int,
-        tickets: dict[int, Ticket],
+        tickets: dict[int, BatchEpisode],
         samples: dict[int, list[Any]] | None,
         claims: Claims,
         metrics: dict[str, float],
@@ -246,7 +246,7 @@ class Batch:
             mine = samples[index]
             try:
                 read = [returned(each, f"{who}: sample {n}") for n, each in enumerate(mine)]
-                ticket.tell(Played(mine, claims.of(read), metrics))
+                ticket.tell(Delivered(mine, claims.of(read), metrics))
             except EnvError as error:
                 ticket.fail(error)
 
@@ -271,7 +271,7 @@ class Batch:
         self._token = ""
 
 
-def _fail(tickets: dict[int, Ticket], error: Exception) -> None:
+def _fail(tickets: dict[int, BatchEpisode], error: Exception) -> None:
     for ticket in tickets.values():
         ticket.fail(error)
 
@@ -297,5 +297,5 @@ def _numbers(metrics: Any, who: str) -> dict[str, float]:
     return {name.removeprefix("rollout/"): float(value) for name, value in metrics.items()}
 
 
-async def _of(ticket: Ticket, args: Any, sample: Any) -> Any:
+async def _of(ticket: BatchEpisode, args: Any, sample: Any) -> Any:
     return await ticket.worth(args, sample)

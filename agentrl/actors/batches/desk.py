@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentrl.actors.batches.batch import Batch, BatchGround
-from agentrl.actors.batches.tickets import Group, Played, Ticket
+from agentrl.actors.batches.tickets import Group, Delivered, BatchEpisode
 from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.config.args import Args
 from agentrl.errors import EnvError
@@ -40,7 +40,7 @@ async def in_batch(
     args: Args,
     sample: Any,
     worth: Callable[[Args, Any], Awaitable[Any]],
-) -> Played:
+) -> Delivered:
     """The episode of `recorder`, played by the function of `desk`: as `Desk.play`."""
     time_of = recorder.time
     assert time_of is not None
@@ -50,7 +50,7 @@ async def in_batch(
         time_of.deadline = asyncio.get_running_loop().time() + limit_s
 
     timed(False)
-    ticket = Ticket(recorder.assignment, client, sample, args, worth, timed)
+    ticket = BatchEpisode(recorder.assignment, client, sample, args, worth, timed)
     return await desk.play(ticket, lambda: time_of.cancel_called)
 
 
@@ -69,7 +69,7 @@ class Desk:
         self._num_calls = 0
         self._num_groups = 0
 
-    async def play(self, ticket: Ticket, is_late: Callable[[], bool]) -> Played:
+    async def play(self, ticket: BatchEpisode, is_late: Callable[[], bool]) -> Delivered:
         """What the function returns for an episode. `is_late`: its time is up, and nobody else ends
         it. Raises EnvError for what the function raises, or returns and cannot be; GivenUpError
         where it leaves the group out; InfrastructureError where an engine has failed it."""
@@ -85,7 +85,7 @@ class Desk:
 
     # ---- in the loop of the worker ----
 
-    def _give_up(self, ticket: Ticket) -> None:
+    def _give_up(self, ticket: BatchEpisode) -> None:
         """Its call takes too long."""
         with self._changed:
             batch = self._batch
@@ -96,14 +96,14 @@ class Desk:
             batch.end(EnvError(f"{self._ground.who} did not return within {self._ground.limit}"))
             self._start()
 
-    def _offer(self, ticket: Ticket) -> None:
+    def _offer(self, ticket: BatchEpisode) -> None:
         with self._changed:
             self._put(ticket)
             self._since = time.monotonic()
             self._start()
             self._changed.notify_all()
 
-    def _leave(self, ticket: Ticket) -> None:
+    def _leave(self, ticket: BatchEpisode) -> None:
         with self._changed:
             name = ticket.assignment.id.group
             group = self._waiting.get(name)
@@ -115,7 +115,7 @@ class Desk:
                 self._batch.forget(ticket)
             self._changed.notify_all()
 
-    def _put(self, ticket: Ticket) -> None:
+    def _put(self, ticket: BatchEpisode) -> None:
         id_ = ticket.assignment.id
         group = self._waiting.setdefault(id_.group, Group(id_.group, self._ground.group_size))
         group.tickets[id_.index] = ticket
@@ -161,7 +161,7 @@ class Desk:
             self._wait()
         return None
 
-    def _called_for(self, first: Ticket, wanted: int) -> Batch:
+    def _called_for(self, first: BatchEpisode, wanted: int) -> Batch:
         """The next call, for so many groups. What the function has added to `args` stays there."""
         args = self._args = self._args or first.args
         number, self._num_calls = self._num_calls, self._num_calls + 1

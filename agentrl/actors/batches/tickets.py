@@ -1,4 +1,4 @@
-"""`Ticket`: an episode that waits to be taken by a rollout function, or is with it.
+"""`BatchEpisode`: an episode that waits to be taken by a rollout function, or is with it.
 
 waiting -> taken -> told: its samples, or an error
    ^---------'
@@ -16,11 +16,11 @@ from agentrl.actors.endpoint.calls import Call
 from agentrl.config.args import Args
 from agentrl.types import EpisodeAssignment, TurnClient
 
-__all__ = ["Group", "Played", "Ticket"]
+__all__ = ["Group", "Delivered", "BatchEpisode"]
 
 
 @dataclass(frozen=True)
-class Played:
+class Delivered:
     """What a function has returned for an episode: its samples, the calls that they consist of, and
     the numbers of the call."""
 
@@ -30,7 +30,7 @@ class Played:
 
 
 @dataclass(eq=False)
-class Ticket:
+class BatchEpisode:
     """`sample`: as the function is given it; `worth`: what a sample is worth, in the loop of the
     worker; `timed`: called there when the time of the episode begins (True) or stops."""
 
@@ -41,7 +41,7 @@ class Ticket:
     worth: Callable[[Any, Any], Awaitable[Any]]
     timed: Callable[[bool], None]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    told: "asyncio.Future[Played]" = field(init=False)
+    told: "asyncio.Future[Delivered]" = field(init=False)
 
     def __post_init__(self) -> None:
         self.told = self.loop.create_future()
@@ -50,7 +50,7 @@ class Ticket:
         """Begin its time, or stop it. From any thread."""
         self.there(self.timed, runs)
 
-    def tell(self, played: Played) -> None:
+    def tell(self, played: Delivered) -> None:
         """From any thread."""
         self.there(self._set, played, None)
 
@@ -58,7 +58,7 @@ class Ticket:
         """From any thread."""
         self.there(self._set, None, error)
 
-    def _set(self, played: Played | None, error: Exception | None) -> None:
+    def _set(self, played: Delivered | None, error: Exception | None) -> None:
         if self.told.done():
             return
         if error is not None:
@@ -78,7 +78,7 @@ class Group:
 
     name: str
     size: int
-    tickets: dict[int, Ticket] = field(default_factory=dict)
+    tickets: dict[int, BatchEpisode] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:

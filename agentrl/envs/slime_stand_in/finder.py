@@ -55,9 +55,8 @@ class _Finder(MetaPathFinder):
             return None  # a part that an installed slime lacks
         if fullname not in _PACKAGES and fullname not in MODULES:
             raise ModuleNotFoundError(
-                f"slime is not installed, and agentrl stands in for {', '.join(MODULES)} alone: "
-                f"there is no {fullname}; install slime, or write what you need of it into your "
-                "file",
+                f"slime is not installed: there is no {fullname}; install slime, or write what you "
+                f"need of it into your file; agentrl stands in for {', '.join(MODULES)} alone",
                 name=fullname,
             )
         return ModuleSpec(fullname, _StandIn(), is_package=fullname in _PACKAGES)
