@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.actors.batches.claimed import Claims
 from agentrl.actors.batches.recorder import BatchRecorder
-from agentrl.actors.batches.tickets import Group, Delivered, BatchEpisode
+from agentrl.actors.batches.tickets import BatchEpisode, Delivered, Group
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.writing import Writers

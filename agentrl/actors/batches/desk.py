@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentrl.actors.batches.batch import Batch, BatchGround
-from agentrl.actors.batches.tickets import Group, Delivered, BatchEpisode
+from agentrl.actors.batches.tickets import BatchEpisode, Delivered, Group
 from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.config.args import Args
 from agentrl.errors import EnvError

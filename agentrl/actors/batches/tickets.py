@@ -16,7 +16,7 @@ from agentrl.actors.endpoint.calls import Call
 from agentrl.config.args import Args
 from agentrl.types import EpisodeAssignment, TurnClient
 
-__all__ = ["Group", "Delivered", "BatchEpisode"]
+__all__ = ["BatchEpisode", "Delivered", "Group"]
 
 
 @dataclass(frozen=True)
