@@ -1,8 +1,8 @@
 """Write `agentrl/config/tables/{sglang,router,megatron}.json` from the installed packages.
 
-The tables hold names, kinds, choices and help of flags that agentrl passes through, so that parsing
-and `--help` import none of these packages. SGLang and the router are asked through their own
-argument parsers; Megatron-core through the source of its configuration classes, to which
+The tables hold names, kinds, choices, help and defaults of flags that agentrl passes through, so
+that parsing and `--help` import none of these packages. SGLang and the router are asked through
+their own argument parsers; Megatron-core through the source of its configuration classes, to which
 `LAUNCHER` adds the names that only Megatron's launcher defines.
 
     python scripts/gen_flags.py            write the tables
@@ -99,8 +99,17 @@ def from_parser(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
         if action.choices is not None:
             # Some parsers take theirs from sets, whose order changes from process to process.
             entry["choices"] = sorted(str(choice) for choice in action.choices)
-        entries.append(entry | {"help": clean(action.help)})
+        entries.append(entry | {"help": clean(action.help)} | _default(action.default))
     return entries
+
+
+def _default(value: object) -> dict[str, str]:
+    """As it would be typed; nothing where the program has none, or the switch is off."""
+    if value is None or value is False or value in ("", [], {}, argparse.SUPPRESS):
+        return {}
+    if value is True:
+        return {"default": "on"}
+    return {"default": " ".join(map(str, value)) if isinstance(value, list) else str(value)}
 
 
 def _kind(action: argparse.Action) -> str:

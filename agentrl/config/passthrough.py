@@ -49,13 +49,15 @@ _TYPES: dict[str, Any] = {
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One flag of a family. `names` are the program's own spellings, of which `--KEY` is one."""
+    """One flag of a family. `names` are the program's own spellings, of which `--KEY` is one;
+    `default` is as it would be typed, empty where there is none or it is off."""
 
     key: str
     names: tuple[str, ...]
     kind: str
     help: str
     choices: tuple[str, ...] | None = None
+    default: str = ""
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
 """MLflow and SwanLab as their packages are, offline: a store of files, and a folder of the run.
 
 Neither is in the locks; where one is not installed its test is skipped (`pip install .[mlflow]`,
-`pip install .[swanlab]`). Stand-ins play the rest (`tests/unit/test_mlflow.py`,
-`tests/unit/test_swanlab.py`).
+`pip install .[swanlab]`). Stand-ins play the rest: `tests/unit/test_mlflow.py` and
+`tests/unit/test_swanlab.py`.
 """
 
 from pathlib import Path
