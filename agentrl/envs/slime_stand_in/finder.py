@@ -55,9 +55,9 @@ class _Finder(MetaPathFinder):
             return None  # a part that an installed slime lacks
         if fullname not in _PACKAGES and fullname not in MODULES:
             raise ModuleNotFoundError(
-                f"slime is not installed, and agentrl stands in for {', '.join(MODULES)} alone: "
-                f"there is no {fullname}; install slime, or write what you need of it into your "
-                "file",
+                f"there is no {fullname}: slime is not installed, and agentrl stands in for "
+                f"{', '.join(MODULES)} alone; install slime, or write what you need of it into "
+                "your file",
                 name=fullname,
             )
         return ModuleSpec(fullname, _StandIn(), is_package=fullname in _PACKAGES)
