@@ -140,9 +140,11 @@ def test_a_default_that_is_not_slimes_is_in_the_table_and_told_at_start() -> Non
         if name not in fields or ours in ([], {}) or is_same:
             continue
         # The estimator of the KL is told by every run that measures it, whoever began it. Neither
-        # offload is on under --colocate, as here. The class of slime's default gives rows, as here.
+        # offload is on under --colocate, as here. The class of slime's default gives rows, as here,
+        # and its function has engines play them.
         is_told = fields[name].name in unsaid or name in (
             *("--kl-loss-type", "--offload-train", "--offload-rollout", "--data-source-path"),
+            "--rollout-function-path",
         )
         if not (is_told and answers.rows()[name].differs):
             untold.append(f"{name}: {ours!r}, and {theirs} in slime")

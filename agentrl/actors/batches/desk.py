@@ -28,9 +28,10 @@ from agentrl.visible import error_text
 __all__ = ["PATIENCE_S", "Desk", "in_batch"]
 
 _LOG = logging.getLogger(__name__)
-#: Seconds without a new episode after which fewer groups are played than could be, and parts of
-#: groups: nobody tells a worker what it will not be given.
-PATIENCE_S = 1.0
+#: Seconds without a new episode after which fewer groups are played than could be: nobody tells a
+#: worker what it will not be given. Parts of groups wait so many times as long: the rest of one is
+#: played in vain.
+PATIENCE_S, PARTS = 1.0, 5
 
 
 async def in_batch(
@@ -154,9 +155,9 @@ class Desk:
         """The next call, when there is something to play."""
         most = self._ground.batch_size
         while self._is_here():
-            if num := self._num_ready(most):
+            if ready := self._ready(most):
                 first = next(iter(next(iter(self._waiting.values())).tickets.values()))
-                self._batch = self._called_for(first, min(num, most))
+                self._batch = self._called_for(first, min(len(ready), most))
                 return self._batch
             self._wait()
         return None
@@ -176,23 +177,23 @@ class Desk:
             self._changed,
         )
 
-    def _num_ready(self, wanted: int) -> int:
-        """How many groups there are to take now; 0: it is too early, or there is none."""
-        whole = sum(group.is_whole for group in self._waiting.values())
-        if whole >= wanted:
+    def _ready(self, wanted: int) -> list[Group]:
+        """The groups to take now, the oldest first; none: it is too early, or there are none."""
+        whole = [group for group in self._waiting.values() if group.is_whole]
+        quiet_s = time.monotonic() - self._since
+        if len(whole) >= wanted or (whole and quiet_s >= self._patience_s):
             return whole
-        return len(self._waiting) if time.monotonic() >= self._since + self._patience_s else 0
+        return [*self._waiting.values()] if quiet_s >= PARTS * self._patience_s else []
 
     def _wait(self) -> None:
-        left = self._since + self._patience_s - time.monotonic()
-        self._changed.wait(max(left, 0.01) if self._waiting else None)
+        self._changed.wait(self._patience_s / 4 if self._waiting else None)
 
     def _take(self, batch: Batch, num: int) -> list[list[Any]]:
         """At most `num` groups, the oldest first. Waits for them; but where the function has some
         already, no longer than nothing comes."""
         until = time.monotonic() + self._patience_s
         with self._changed:
-            while not self._num_ready(num):
+            while not (ready := self._ready(num)):
                 self._require(batch)
                 if not self._waiting and batch.is_empty:
                     raise EnvError("there is nothing to play any more")
@@ -200,8 +201,7 @@ class Desk:
                     return []
                 self._changed.wait(self._patience_s / 4)
             self._require(batch)
-            order = sorted(self._waiting.values(), key=lambda group: not group.is_whole)
-            return [self._taken(batch, group) for group in order[:num]]
+            return [self._taken(batch, group) for group in ready[:num]]
 
     def _taken(self, batch: Batch, group: Group) -> list[Any]:
         del self._waiting[group.name]
