@@ -1,8 +1,7 @@
 """The words every room shares: what a task, group, episode, trajectory and lease are made of.
-Only msgspec and the standard library are imported. Columns of a trajectory travel as buffers.
 
-    Group      MINTED -> READY -> LEASED -> STEPPED(k) -> RETIRED
-    Episode    QUEUED -> CLAIMED -> FINISHED(outcome)
+Group      MINTED -> READY -> LEASED -> STEPPED(k) -> RETIRED
+Episode    QUEUED -> CLAIMED -> FINISHED(outcome)
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence

@@ -1,6 +1,6 @@
 """`HungWatch`: kills an engine whose process is there and whose scheduler does not answer.
 
-    asked every twelfth of the limit -> no answer -> ... -> none for the limit -> killed
+    asked every twelfth of the limit: answer -> none -> ... -> none for the limit -> killed
 
 A process that ends is started again (`watch.py`); one that stands still does not end. Pushes leave
 such an engine out and turns time out on it, so without this the run would go on without its devices
@@ -8,12 +8,14 @@ for ever, or end for want of any engine. What is killed ends like any other proc
 again, gets weights, and counts in the budget of restarts.
 
 The limit is longer than an engine may stand still for a reason: loading weights, or waiting for a
-peer that hangs (`--update-weights-timeout`), or one forward pass, of which SGLang itself ends a
-scheduler after 300 s. Who refuses connections has ended or is about to start, and is not counted.
+peer that hangs (`--update-weights-timeout`), or one forward pass (`--sglang-watchdog-timeout`).
+Who refuses connections has ended or is about to start: it counts from its first answer on, because
+an engine that starts may listen, and compile for minutes.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import aiohttp
 import anyio
@@ -27,28 +29,42 @@ from agentrl.serving.key import authorization
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 
-__all__ = ["Hung", "HungWatch", "limit_of"]
+__all__ = ["Hung", "HungWatch", "Look", "limit_of"]
+
+#: After how many seconds of one forward pass SGLang ends a scheduler, unless it is told otherwise.
+_WATCHDOG_S = 300.0
 
 
 def limit_of(config: RunConfig) -> float:
     """Seconds without an answer after which an engine hangs."""
     call_s = config.call_timeout_s
-    return max(6 * call_s, config.update_weights_timeout + 2 * call_s)
+    forward_s = float(config.sglang.get("watchdog_timeout") or _WATCHDOG_S)
+    return max(6 * call_s, config.update_weights_timeout + 2 * call_s, forward_s + 2 * call_s)
+
+
+Look = Literal["answers", "silent", "away"]
 
 
 class Hung:
-    """Since when each engine has not answered. Pure."""
+    """Since when each engine that has answered before is silent. Pure."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._since: dict[str, float] = {}
+        self._last: dict[str, float] = {}
 
-    def looked(self, unanswered: set[str], now: float) -> list[str]:
-        """Take in who did not answer. Those to be killed now; each then counts from nothing."""
-        self._since = {name: self._since.get(name, now) for name in unanswered}
-        due = sorted(name for name, since in self._since.items() if now - since >= self._limit_s)
+    def looked(self, looks: Mapping[str, Look], now: float) -> list[str]:
+        """Take in what was seen of each. Those to be killed now; each then counts from its next
+        answer."""
+        for name in self._last.keys() - looks.keys():
+            del self._last[name]
+        for name, look in looks.items():
+            if look == "answers":
+                self._last[name] = now
+            elif look == "away":
+                self._last.pop(name, None)
+        due = sorted(name for name, last in self._last.items() if now - last >= self._limit_s)
         for name in due:
-            del self._since[name]
+            del self._last[name]
         return due
 
 
@@ -83,16 +99,15 @@ class HungWatch:
                 await self._look(session)
 
     async def _look(self, session: aiohttp.ClientSession) -> None:
-        unanswered: set[str] = set()
+        looks: dict[str, Look] = {}
 
         async def ask(engine: EngineAddress) -> None:
-            if not await _answers(session, engine, self._limit_s / 12):
-                unanswered.add(engine.name)
+            looks[engine.name] = await _seen(session, engine, self._limit_s / 12)
 
         async with anyio.create_task_group() as group:
             for engine in self._engines():
                 group.start_soon(ask, engine)
-        for name in self._hung.looked(unanswered, self._clock.now()):
+        for name in self._hung.looked(looks, self._clock.now()):
             with suppress(SlotLostError):  # who watches the slot decides
                 if await self._kill(name):
                     self._recorder.note(
@@ -101,14 +116,14 @@ class HungWatch:
                     )
 
 
-async def _answers(session: aiohttp.ClientSession, engine: EngineAddress, timeout_s: float) -> bool:
+async def _seen(session: aiohttp.ClientSession, engine: EngineAddress, timeout_s: float) -> Look:
     """Whether its scheduler says something in time, or nobody listens there."""
     try:
         with anyio.fail_after(timeout_s):
             async with session.get(engine.url.rstrip("/") + OF_SCHEDULER) as answer:
                 await answer.read()
     except TimeoutError:
-        return False
+        return "silent"
     except (aiohttp.ClientError, OSError):
-        return True
-    return True
+        return "away"
+    return "answers"

@@ -169,7 +169,10 @@ def test_all_at_once_and_an_engine_in_the_last_evaluation(start: Any) -> None:
 
 def test_an_engine_that_hangs_is_killed_and_started_again(start: Any) -> None:
     """Its scheduler stands still, and its process is there: nobody else would end it."""
-    run = start(12, 1, "--call-timeout-s", "15", "--update-weights-timeout", "30")
+    run = start(
+        12, 1, "--call-timeout-s", "15", "--update-weights-timeout", "30",
+        "--sglang-watchdog-timeout", "60",
+    )  # fmt: skip
     run.wait_for_steps(2)
     os.kill(_scheduler_of(run.pid("engine-0")), signal.SIGSTOP)
     summary = run.finish()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from typing import cast
 
 import anyio
@@ -12,32 +13,46 @@ import pytest
 
 from agentrl.clock import MonotonicClock
 from agentrl.cluster.events import RunState
-from agentrl.cluster.hung import Hung, HungWatch, limit_of
+from agentrl.cluster.hung import Hung, HungWatch, Look, limit_of
 from agentrl.config.run import RunConfig
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import EngineAddress
 
-BOTH = {"engine-0", "engine-1"}
 
-
-def test_who_does_not_answer_for_the_limit_is_killed_once_and_counts_anew() -> None:
+def test_who_does_not_answer_for_the_limit_is_killed_once_and_counts_from_its_next_answer() -> None:
     hung = Hung(limit_s=120.0)
-    due = {now: hung.looked({"engine-0"}, now) for now in range(0, 301, 10)}
+    answers = {0, 150}
+    due = {
+        now: hung.looked({"engine-0": "answers" if now in answers else "silent"}, now)
+        for now in range(0, 301, 10)
+    }
     assert {now: names for now, names in due.items() if names} == {
         120: ["engine-0"],
-        250: ["engine-0"],
+        270: ["engine-0"],
     }
 
 
 def test_an_answer_begins_the_count_anew() -> None:
     hung = Hung(limit_s=30.0)
     for now in range(0, 300, 10):
-        assert hung.looked(set() if now % 30 == 0 else BOTH, now) == []
+        look: Look = "answers" if now % 20 == 0 else "silent"
+        assert hung.looked({"engine-0": look, "engine-1": look}, now) == []
+
+
+def test_an_engine_that_starts_may_listen_and_say_nothing_for_as_long_as_it_needs() -> None:
+    hung = Hung(limit_s=30.0)
+    silent: list[Look] = ["silent"] * 20
+    looks: list[Look] = ["answers", "away", *silent]
+    assert [hung.looked({"engine-0": look}, 10 * n) for n, look in enumerate(looks)] == [[]] * 22
 
 
 def test_an_engine_may_load_weights_for_as_long_as_a_push_may_take() -> None:
     assert limit_of(RunConfig(call_timeout_s=10, update_weights_timeout=600)) == 620
-    assert limit_of(RunConfig(call_timeout_s=60, update_weights_timeout=30)) == 360
+    assert limit_of(RunConfig(call_timeout_s=80, update_weights_timeout=30)) == 480
+
+
+def test_a_forward_pass_may_take_as_long_as_the_engine_s_own_watchdog_lets_it() -> None:
+    assert limit_of(RunConfig(call_timeout_s=10, sglang={"watchdog_timeout": 3600})) == 3620
 
 
 SERVER = """
@@ -79,6 +94,7 @@ async def test_a_stopped_engine_is_killed_and_one_that_has_ended_is_not(
     process, address = engine
     gone = EngineAddress("engine-1", "http://127.0.0.1:9")
     state, notes, ended = RunState(), Notes(), anyio.Event()
+    num_looks = count(1)
     state.version = 0
 
     async def kill(name: str) -> bool:
@@ -88,12 +104,15 @@ async def test_a_stopped_engine_is_killed_and_one_that_has_ended_is_not(
         ended.set()
         return True
 
-    os.kill(process.pid, signal.SIGSTOP)
     async with anyio.create_task_group() as group:
         recorder, clock = cast(Recorder, notes), MonotonicClock()
-        watch = HungWatch(
-            lambda: [address, gone], state, recorder, kill, clock, limit_s=2.4, key="k"
-        )
+
+        def engines() -> list[EngineAddress]:
+            if next(num_looks) == 3:  # it has answered twice
+                os.kill(process.pid, signal.SIGSTOP)
+            return [address, gone]
+
+        watch = HungWatch(engines, state, recorder, kill, clock, limit_s=2.4, key="k")
         group.start_soon(watch.run)
         with anyio.fail_after(120):
             await ended.wait()

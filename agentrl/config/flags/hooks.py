@@ -40,7 +40,6 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             modes=TRAINS,
             gt=0,
             reaches_weights=False,
-            halves=LEARNER,
         ),
     ] = 480.0
     custom_megatron_init_path: Annotated[

@@ -186,6 +186,7 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "the reward of its role, as the rollout gave it, compared with rewards of the same "
             "role alone (role)",
             needs="group_rewards",
+            halves=frozenset(),  # workers look at the rewards of roles too
             on_resume=noted("open groups whose roles have rewards of their own need role"),
         ),
     ] = "episode"
