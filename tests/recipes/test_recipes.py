@@ -150,8 +150,8 @@ def test_an_addition_is_one_file(recipe: str, sound: Path, tmp_path: Path) -> No
 #: What each file of a flag says more: the flag, what reads it, and another value of it.
 FLAG = {
     "agentrl/config/flags/logging.py": (
-        "import ACTS, FREE, POLICY, TRAINS, flag",
-        "import ACTS, FREE, POLICY, TRAINS, Count, flag",
+        "import ACTS, ENGINES, FREE, POLICY, TRAINS, flag",
+        "import ACTS, ENGINES, FREE, LEARNER, POLICY, TRAINS, Count, flag",
         """
     ref_log_interval: Annotated[
         Count | None,
@@ -160,6 +160,7 @@ FLAG = {
             group="tracking",
             on_resume=FREE,
             modes=POLICY,
+            halves=LEARNER,
             needs="reference",
             reaches_weights=False,
         ),
