@@ -46,15 +46,20 @@ Look = Literal["answers", "silent", "away"]
 
 
 class Hung:
-    """Since when each engine that has answered before is silent. Pure."""
+    """Since when each engine that has answered before is silent. Who is there at the first look has
+    taken weights, which is an answer. Pure."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._last: dict[str, float] = {}
+        self._has_looked = False
 
     def looked(self, looks: Mapping[str, Look], now: float) -> list[str]:
         """Take in what was seen of each. Those to be killed now; each then counts from its next
         answer."""
+        if not self._has_looked:
+            self._last = dict.fromkeys(looks, now)
+            self._has_looked = True
         for name in self._last.keys() - looks.keys():
             del self._last[name]
         for name, look in looks.items():

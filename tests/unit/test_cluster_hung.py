@@ -32,6 +32,15 @@ def test_who_does_not_answer_for_the_limit_is_killed_once_and_counts_from_its_ne
     }
 
 
+def test_an_engine_that_hangs_before_the_first_look_is_killed_too() -> None:
+    hung = Hung(limit_s=30.0)
+    assert [hung.looked({"engine-0": "silent"}, now) for now in (0, 20, 40)] == [
+        [],
+        [],
+        ["engine-0"],
+    ]
+
+
 def test_an_answer_begins_the_count_anew() -> None:
     hung = Hung(limit_s=30.0)
     for now in range(0, 300, 10):
