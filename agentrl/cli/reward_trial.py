@@ -117,7 +117,8 @@ def _plays(config: RunConfig) -> list[list[_Play]]:
 
 
 def _code(way: RunConfig) -> tuple[object, ...]:
-    return (way.env_args.get("function"), way.env_args.get("reward"), way.group_rm)
+    args = way.env_args
+    return (args.get("function"), args.get("rollout_function"), args.get("reward"), way.group_rm)
 
 
 def _has_code(way: RunConfig) -> bool:
@@ -157,8 +158,10 @@ def _named(way: RunConfig, reply: _Reply) -> tuple[str, str]:
     args, name = way.env_args, "dynamic-sampling-filter-path"
     hooks = list[tuple[str, str, object]]()
     if way.env == GENERATE and reply.whose != "filter":
-        played = "custom-generate-function-path"
-        hooks.append((f"--{played}", played, args.get("function")))
+        is_batch = "rollout_function" in args
+        played = "rollout-function-path" if is_batch else "custom-generate-function-path"
+        place = args.get("rollout_function") or args.get("function")
+        hooks.append((f"--{played}", played, place))
         seen = "rollout-sample-hook-path"
         hooks += [(f"--{seen}", seen, place) for place in way.rollout_sample_hook_path]
     if "reward" in args and reply.whose != "filter":
@@ -247,6 +250,8 @@ async def _try_one(bench: "Bench", play: _Play, task: "Task") -> None:
     config, answers = play.config, answers_to(play.config, task)
     if play.rows is not None:
         await bench.play(task, answers[0], evaluation=SET)
+    elif "rollout_function" in config.env_args:
+        await bench.play_group(task, answers[0])
     elif (config.group_rm and config.mode == "policy") or _has_filter(config):
         num = config.n_samples_per_prompt
         await bench.judge(task, (answers * num)[:num])

@@ -118,6 +118,12 @@ CASES = [
         "return data_source.get_samples(1)[0]", "or a list of groups",
     ),
     Case(
+        "rollout-function-path", "def f(args, rollout_id, data_source, evaluation=False)",
+        "data_source.get_samples(args.rollout_batch_size)\nreturn []",
+        "a group of 4 episodes is taken and left out of what is returned: filtered",
+        "return 1 / 0", "ZeroDivisionError",
+    ),
+    Case(
         "custom-reward-post-process-path", "def f(groups)",
         "return [[0.5] * len(group.rewards) for group in groups]", "at last it gave [[0.5,",
         "return [[1.0]]", "there are rewards for [1] episodes",

@@ -76,6 +76,13 @@ async def plays(args, sample, sampling_params):
 async def plays_wrong(args, sample, sampling_params):
     return sample.promt
 
+def leaves_out(args, rollout_id, data_source, evaluation=False):
+    data_source.get_samples(args.rollout_batch_size)
+    return []
+
+def few(args, rollout_id, data_source, evaluation=False):
+    return [group[1:] for group in data_source.get_samples(args.rollout_batch_size)]
+
 class Kept:
     def __init__(self, args): pass
     def get_samples(self, num_samples): raise ValueError("asked")
@@ -243,3 +250,12 @@ def test_a_function_that_plays_episodes_is_tried_with_its_reward() -> None:
         tried(f"{fine} --custom-rm-path mine.py:misspelt")
     both = "--custom-generate-function-path mine.py:plays or --custom-rm-path mine.py:misspelt"
     assert str(caught.value).startswith(f"{both} fails on the first row, ")
+
+
+def test_a_function_that_plays_groups_is_tried_with_a_whole_group() -> None:
+    flags = "--apply-chat-template --rm-type math"
+    assert tried(f"--rollout-function-path mine.py:leaves_out {flags}") == []
+    with pytest.raises(ConfigError, match="it returned 5 of the 6 episodes") as caught:
+        tried(f"--rollout-function-path mine.py:few {flags}")
+    assert str(caught.value).startswith("--rollout-function-path mine.py:few fails on the first")
+    assert "`agentrl check-hook rollout-function-path mine.py:few`" in str(caught.value)

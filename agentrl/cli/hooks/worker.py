@@ -29,6 +29,7 @@ from agentrl.types import (
     EpisodeReport,
     EpisodeSummary,
     Outcome,
+    StopReason,
     Task,
 )
 from agentrl.wire.messages import Judge, Verdict
@@ -135,23 +136,20 @@ def rollout(trial: HookTrial) -> Iterator[str]:
     """Have it play a group in one call."""
     task, size = task_of(trial.config), trial.config.n_samples_per_prompt
     said = answers_to(trial.config, task)[0]
-    reports: dict[int, EpisodeReport] = {}
+    reports: list[EpisodeReport] = []
 
     async def play(bench: Bench) -> None:
-        async def one(index: int) -> None:
-            reports[index] = await bench.play(task, said, index)
-
-        with raising_alone():
-            async with anyio.create_task_group() as group:
-                for index in range(size):
-                    group.start_soon(one, index)
+        reports.extend(await bench.play_group(task, said))
 
     on_bench(trial, play)
     yield f"{about(task)}; the policy says {said!r} at each turn"
-    trajectories = [each for report in reports.values() for each in report.trajectories]
+    if any(report.stop_reason is StopReason.GIVEN_UP for report in reports):
+        yield f"a group of {size} episodes is taken and left out of what is returned: filtered"
+        return
+    num_trained = sum(each.num_sampled for report in reports for each in report.trajectories)
     yield (
-        f"a group of {size} episodes: rewards {shown([reports[n].reward for n in range(size)])}, "
-        f"{sum(each.num_sampled for each in trajectories)} tokens are trained"
+        f"a group of {size} episodes: rewards {shown([report.reward for report in reports])}, "
+        f"{num_trained} tokens are trained"
     )
 
 
@@ -178,6 +176,19 @@ class Bench:
         """An episode whose policy gives `answer` at each turn. Raises what has ended it."""
         return (await self.played(task, answer, index, evaluation)).report
 
+    async def play_group(self, task: Task, answer: str) -> list[EpisodeReport]:
+        """A whole group of such episodes, all at once. Raises what has ended the first of them."""
+        reports: dict[int, EpisodeReport] = {}
+
+        async def one(index: int) -> None:
+            reports[index] = await self.play(task, answer, index)
+
+        with raising_alone():
+            async with anyio.create_task_group() as group:
+                for index in range(self._config.n_samples_per_prompt):
+                    group.start_soon(one, index)
+        return [reports[index] for index in sorted(reports)]
+
     async def played(
         self, task: Task, answer: str, index: int = 0, evaluation: str | None = None
     ) -> PlayedEpisode:
@@ -194,7 +205,7 @@ class Bench:
         policy = Scripted(self._chat, lambda turn: words(answer))
         played = await self.worker.player.play(episode, policy)
         report = played.report
-        if report.error is None:
+        if report.error is None or report.stop_reason is StopReason.GIVEN_UP:
             return played
         kind = {Outcome.ENGINE_ERROR: InfrastructureError, Outcome.ENV_ERROR: EnvError}
         where = "" if evaluation is None else "in an evaluation, "
