@@ -92,6 +92,7 @@ class Batch:
     ) -> None:
         self.number, self.wanted = number, wanted
         self.has_settled = False
+        self._has_returned = False
         self.failure: Exception | None = None
         self._ground, self._first, self._args, self._lock = ground, first, args, lock
         self._take, self._give_back = take, give_back
@@ -152,13 +153,16 @@ class Batch:
                 if group.tickets:
                     self._give_back(self, group)
 
-    def forget(self, ticket: BatchEpisode) -> None:
-        """Nobody waits for this episode any more."""
+    def forget(self, ticket: BatchEpisode) -> bool:
+        """Nobody waits for this episode any more. Whether the function plays on for nobody now."""
         with self._lock:
+            if not self.has(ticket):
+                return False
             for group in self._groups.values():
                 index = ticket.assignment.id.index
                 if group.tickets.get(index) is ticket:
                     del group.tickets[index]
+            return self.is_empty and not self._has_returned
 
     def has(self, ticket: BatchEpisode) -> bool:
         """Whether it plays this episode."""
@@ -191,6 +195,8 @@ class Batch:
 
     def settle(self, found: Any) -> None:
         """Tell each episode what was returned for it."""
+        with self._lock:
+            self._has_returned = True
         try:
             by_group = self._read(getattr(found, "samples", found))
             metrics = _numbers(getattr(found, "metrics", None), self._ground.who)

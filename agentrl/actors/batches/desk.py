@@ -5,8 +5,8 @@
 
 The function is called as slime calls it, one call after the other, each for the groups that wait
 by then: as many as `args.rollout_batch_size` says there. An episode's time runs while the function
-has it. When it is up the call is given up: its thread is left to itself, its requests are
-refused, and another thread makes the next call.
+has it. When it is up, or when all episodes that the function has are over, the call is given up:
+its thread is left to itself, its requests are refused, and another thread makes the next call.
 """
 
 import asyncio
@@ -92,10 +92,14 @@ class Desk:
             batch = self._batch
             if batch is None or not batch.has(ticket):
                 return
-            self._batch = self._thread = None
             batch.forget(ticket)
-            batch.end(EnvError(f"{self._ground.who} did not return within {self._ground.limit}"))
-            self._start()
+            self._abandon(batch, f"did not return within {self._ground.limit}")
+
+    def _abandon(self, batch: Batch, why: str) -> None:
+        """End a call that has not returned, and leave its thread to itself."""
+        self._batch = self._thread = None
+        batch.end(EnvError(f"{self._ground.who} {why}"))
+        self._start()
 
     def _offer(self, ticket: BatchEpisode) -> None:
         with self._changed:
@@ -112,8 +116,8 @@ class Desk:
                 del group.tickets[ticket.assignment.id.index]
                 if not group.tickets:
                     del self._waiting[name]
-            if self._batch is not None:
-                self._batch.forget(ticket)
+            if self._batch is not None and self._batch.forget(ticket):
+                self._abandon(self._batch, "plays for nobody: all episodes that it took are over")
             self._changed.notify_all()
 
     def _put(self, ticket: BatchEpisode) -> None:
