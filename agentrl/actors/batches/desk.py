@@ -10,6 +10,7 @@ its thread is left to itself, its requests are refused, and another thread makes
 """
 
 import asyncio
+import copy
 import logging
 import math
 import threading
@@ -167,8 +168,9 @@ class Desk:
         return None
 
     def _called_for(self, first: BatchEpisode, wanted: int) -> Batch:
-        """The next call, for so many groups. What the function has added to `args` stays there."""
-        args = self._args = self._args or first.args
+        """The next call, for so many groups. What the function has added to `args` stays there, in
+        a copy: a call that was given up reads its own, which lead to what is closed."""
+        args = self._args = copy.copy(self._args or first.args)
         number, self._num_calls = self._num_calls, self._num_calls + 1
         return Batch(
             self._ground,
