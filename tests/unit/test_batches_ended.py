@@ -1,4 +1,4 @@
-"""A call of a function of `--rollout-function-path` that nobody waits for any more, or for too long,
+"""A call of a function of `--rollout-function-path` that takes too long, or that nobody waits for,
 is ended: it asks no engine, and neither holds up nor fails the episodes of later calls."""
 
 import threading

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from agentrl.actors.batches.claimed import Claims
+from agentrl.actors.batches.owned import OwnedCalls
 from agentrl.actors.batches.recorder import BatchRecorder
 from agentrl.actors.batches.tickets import BatchEpisode, Delivered, Group
 from agentrl.actors.endpoint.server import Endpoint
@@ -203,11 +203,11 @@ class Batch:
         except EnvError as error:
             self.fail(error)
             return
-        claims = Claims(list(self._recorder.calls))
+        owned = OwnedCalls(list(self._recorder.calls))
         with self._lock:
             groups = {n: (group, dict(group.tickets)) for n, group in self._groups.items()}
         for number, (group, tickets) in groups.items():
-            self._settle(group.size, tickets, by_group.get(number), claims, metrics)
+            self._settle(group.size, tickets, by_group.get(number), owned, metrics)
         with self._lock:
             self.has_settled |= bool(groups)
             self._end()
@@ -237,7 +237,7 @@ class Batch:
         size: int,
         tickets: dict[int, BatchEpisode],
         samples: dict[int, list[Any]] | None,
-        claims: Claims,
+        owned: OwnedCalls,
         metrics: dict[str, float],
     ) -> None:
         who = f"{self._ground.who}, call {self.number}"
@@ -252,7 +252,7 @@ class Batch:
             mine = samples[index]
             try:
                 read = [returned(each, f"{who}: sample {n}") for n, each in enumerate(mine)]
-                ticket.tell(Delivered(mine, claims.of(read), metrics))
+                ticket.tell(Delivered(mine, owned.of(read), metrics))
             except EnvError as error:
                 ticket.fail(error)
 

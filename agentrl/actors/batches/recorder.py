@@ -2,7 +2,7 @@
 
 A request does not say whose it is: siblings ask the same first prompt. So all calls grow in one
 `CallTree`, and afterwards each sample says by its tokens which of them it consists of
-(`claimed.py`). Budgets of an episode hold along the path from a first prompt to a call.
+(`owned.py`). Budgets of an episode hold along the path from a first prompt to a call.
 """
 
 import zlib
