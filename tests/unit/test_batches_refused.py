@@ -3,6 +3,7 @@ concerns, and the others are played on."""
 
 import copy
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from agentrl.envs.slime_stand_in.async_utils import run
+from agentrl.envs.slime_stand_in.rollout_outputs import RolloutFnTrainOutput
 from agentrl.errors import EngineError
 from agentrl.types import Outcome, StopReason
 from tests.unit.batch_ground import Batched, answered, assigned
@@ -111,6 +113,52 @@ async def test_what_is_wrong_with_a_sample_fails_its_episode_alone(
     assert [found[n] for n in (0, 2, 3)] == [(Outcome.DONE, "")] * 3
     assert found[1][0] == outcome
     assert said in found[1][1]
+
+
+def of_own_class(groups: Groups) -> Groups:
+    sample = groups[0][1]
+    kept = ("index", "tokens", "response_length", "reward", "status")
+    groups[0][1] = types.SimpleNamespace(**{name: getattr(sample, name) for name in kept})
+    return groups
+
+
+class Odd:
+    """A sample that cannot be read."""
+
+    @property
+    def index(self) -> int:
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "num_failed", "said"),
+    [
+        (of_own_class, 1, "SimpleNamespace without loss_mask; return the samples of data_source."),
+        (
+            lambda groups: [[Odd()], *groups],
+            4,
+            "OSError: the disk is gone; return RolloutFnTrainOutput(samples=...), or a list of gro",
+        ),
+        (
+            lambda groups: RolloutFnTrainOutput(groups, metrics={"many": 10**400}),
+            4,
+            "the metric 'many'",
+        ),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_and_the_next_call_is_made(
+    change: Callable[[Groups], Any], num_failed: int, said: str
+) -> None:
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        groups = data_source.get_samples(args.rollout_batch_size)
+        groups = [await answered(args, group) for group in groups]
+        return change(groups) if rollout_id == 0 else groups
+
+    limits = msgspec.structs.replace(LIMITS, episode_timeout_s=6.0)
+    played = await Batched(generate, limits=limits).play(assigned(3), Policy(says))
+    failed = [each.report for each in played if each.report.error]
+    assert [each.outcome for each in failed] == [Outcome.ENV_ERROR] * num_failed
+    assert all(said in str(each.error) for each in failed), failed[0].error
 
 
 async def test_a_token_that_was_sampled_once_is_trained_once() -> None:
