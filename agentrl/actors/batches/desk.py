@@ -66,6 +66,8 @@ class Desk:
         self._waiting: dict[str, Group] = {}
         self._since = time.monotonic()
         self._batch: Batch | None = None
+        #: The episodes that waited when it was called.
+        self._called_for: frozenset[BatchEpisode] = frozenset()
         self._thread: threading.Thread | None = None
         self._args: Args | None = None
         self._num_calls = 0
@@ -162,12 +164,15 @@ class Desk:
         while self._is_here():
             if ready := self._ready(most):
                 first = next(iter(next(iter(self._waiting.values())).tickets.values()))
-                self._batch = self._called_for(first, min(len(ready), most))
+                self._called_for = frozenset(
+                    ticket for group in self._waiting.values() for ticket in group.tickets.values()
+                )
+                self._batch = self._call(first, min(len(ready), most))
                 return self._batch
             self._wait()
         return None
 
-    def _called_for(self, first: BatchEpisode, wanted: int) -> Batch:
+    def _call(self, first: BatchEpisode, wanted: int) -> Batch:
         """The next call, for so many groups. What the function has added to `args` stays there, in
         a copy: a call that was given up reads its own, which lead to what is closed."""
         args = self._args = copy.copy(self._args or first.args)
@@ -229,13 +234,19 @@ class Desk:
             )
 
     def _refuse_idle(self, batch: Batch) -> None:
-        """A call that has ended no episode would be followed by others without end."""
+        """A call that has ended no episode would be followed by others without end. Groups that
+        came after it began are played by the next."""
         error = batch.failure or EnvError(
             f"{self._ground.who} returned from call {batch.number} without a group that it has "
             "taken and kept: play what data_source.get_samples gives, and return it"
         )
         _LOG.warning("%s", error)
-        for group in list(self._waiting.values())[: batch.wanted]:
+        idle = [
+            group
+            for group in self._waiting.values()
+            if not self._called_for.isdisjoint(group.tickets.values())
+        ]
+        for group in idle[: batch.wanted]:
             for ticket in group.tickets.values():
                 ticket.fail(error)
             del self._waiting[group.name]
