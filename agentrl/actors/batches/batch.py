@@ -265,9 +265,9 @@ class Batch:
                 ticket.fail(error)
 
     def fail(self, error: EnvError, cause: BaseException | None = None) -> None:
-        """The call has raised `cause`. Where an engine has failed it, that is why."""
+        """The call has raised `cause`. Where that comes from a request that failed, this is why."""
         error.__cause__ = cause
-        self.end(self._recorder.failure or error if cause is not None else error)
+        self.end((cause is not None and self._recorder.failure_behind(cause)) or error)
 
     def end(self, error: Exception) -> None:
         """All that it has fails with `error`."""
