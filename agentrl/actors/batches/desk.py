@@ -30,9 +30,10 @@ __all__ = ["PATIENCE_S", "Desk", "in_batch"]
 
 _LOG = logging.getLogger(__name__)
 #: Seconds without a new episode after which fewer groups are played than could be: nobody tells a
-#: worker what it will not be given. Parts of groups wait so many times as long: the rest of one is
-#: played in vain.
-PATIENCE_S, PARTS = 1.0, 5
+#: worker what it will not be given.
+PATIENCE_S = 1.0
+#: Parts of groups wait so many times as long: the rest of one is played in vain.
+_PATIENCE_FACTOR_OF_PARTS = 5
 
 
 async def in_batch(
@@ -194,7 +195,8 @@ class Desk:
         quiet_s = time.monotonic() - self._since
         if len(whole) >= wanted or (whole and quiet_s >= self._patience_s):
             return whole
-        return [*self._waiting.values()] if quiet_s >= PARTS * self._patience_s else []
+        is_late = quiet_s >= _PATIENCE_FACTOR_OF_PARTS * self._patience_s
+        return [*self._waiting.values()] if is_late else []
 
     def _wait(self) -> None:
         self._changed.wait(self._patience_s / 4 if self._waiting else None)
