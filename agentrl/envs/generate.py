@@ -159,8 +159,8 @@ class GenerateEnv(Rollout):
             )
         if reward.get("group_rm"):
             raise ConfigError(
-                f"{_FLAG} with --group-rm: a group's answers are not seen together here; leave "
-                "--group-rm out, and score each sample by itself"
+                f"{_FLAG if function else ROLLOUT_FUNCTION} with --group-rm: a group's answers are "
+                "not seen together here; leave --group-rm out, and score each sample by itself"
             )
         self.plays_batches = function is None
         self.function = load_rollout_function(place) if self.plays_batches else load_generate(place)

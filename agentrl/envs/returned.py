@@ -21,6 +21,7 @@ __all__ = [
     "Returned",
     "SampledStep",
     "ending_of",
+    "missing",
     "numbered",
     "read_samples",
     "response_ids",
@@ -52,13 +53,18 @@ class SampledStep(Step):
     failed: bool = False
 
 
+def missing(sample: object) -> list[str]:
+    """The fields of a sample that this one lacks."""
+    return [name for name in _FIELDS if not hasattr(sample, name)]
+
+
 def read_samples(found: object, who: str) -> list[Any]:
     """The samples of a function's answer: one, or a list. Raises EnvError for anything else."""
     samples = list(found) if isinstance(found, (list, tuple)) else [found]
     if not samples:
         raise EnvError(f"{who} returned an empty list; return the sample, or a list of samples")
     for number, sample in enumerate(samples):
-        if not all(hasattr(sample, name) for name in _FIELDS):
+        if missing(sample):
             place = f"[{number}]" if isinstance(found, (list, tuple)) else ""
             raise EnvError(
                 f"{who} returned{place} {type(sample).__name__} {sample!r:.80}; return the sample, "

@@ -3,16 +3,20 @@ concerns, and the others are played on."""
 
 import copy
 import threading
+import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 
 from agentrl.envs.slime_stand_in.async_utils import run
+from agentrl.envs.slime_stand_in.rollout_outputs import RolloutFnTrainOutput
 from agentrl.errors import EngineError
 from agentrl.types import Outcome, StopReason
 from tests.unit.batch_ground import Batched, answered, assigned
+from tests.unit.generate_asking import asked
 from tests.unit.rollout_ground import LIMITS, Policy
 from tests.unit.test_batches import says
 
@@ -113,6 +117,52 @@ async def test_what_is_wrong_with_a_sample_fails_its_episode_alone(
     assert said in found[1][1]
 
 
+def of_own_class(groups: Groups) -> Groups:
+    sample = groups[0][1]
+    kept = ("index", "tokens", "response_length", "reward", "status")
+    groups[0][1] = types.SimpleNamespace(**{name: getattr(sample, name) for name in kept})
+    return groups
+
+
+class Odd:
+    """A sample that cannot be read."""
+
+    @property
+    def index(self) -> int:
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "num_failed", "said"),
+    [
+        (of_own_class, 1, "SimpleNamespace without loss_mask; return the samples of data_source."),
+        (
+            lambda groups: [[Odd()], *groups],
+            4,
+            "OSError: the disk is gone; return RolloutFnTrainOutput(samples=...), or a list of gro",
+        ),
+        (
+            lambda groups: RolloutFnTrainOutput(groups, metrics={"many": 10**400}),
+            4,
+            "the metric 'many'",
+        ),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_and_the_next_call_is_made(
+    change: Callable[[Groups], Any], num_failed: int, said: str
+) -> None:
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        groups = data_source.get_samples(args.rollout_batch_size)
+        groups = [await answered(args, group) for group in groups]
+        return change(groups) if rollout_id == 0 else groups
+
+    limits = msgspec.structs.replace(LIMITS, episode_timeout_s=6.0)
+    played = await Batched(generate, limits=limits).play(assigned(3), Policy(says))
+    failed = [each.report for each in played if each.report.error]
+    assert [each.outcome for each in failed] == [Outcome.ENV_ERROR] * num_failed
+    assert all(said in str(each.error) for each in failed), failed[0].error
+
+
 async def test_a_token_that_was_sampled_once_is_trained_once() -> None:
     async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
         groups = data_source.get_samples(1)
@@ -140,6 +190,86 @@ async def test_an_engine_that_fails_the_function_is_the_engines_failure() -> Non
     played = await Batched(function).play(assigned(2), Policy(lost))
     assert {each.report.outcome for each in played} == {Outcome.ENGINE_ERROR}
     assert "the engine is lost" in str(played[0].report.error)
+
+
+class Once:
+    """An engine that fails the first request for Spain."""
+
+    def __init__(self) -> None:
+        self.has_failed = False
+
+    def __call__(self, text: str) -> str | Exception:
+        if "Spain" not in text or self.has_failed:
+            return says(text)
+        self.has_failed = True
+        return EngineError("the engine is lost")
+
+
+async def retried(args: Any, group: list[Any]) -> list[Any]:
+    for sample in group:
+        try:
+            await answered(args, [sample])
+        except ExceptionGroup:
+            await answered(args, [sample])
+    return group
+
+
+async def test_what_a_function_raises_after_a_retry_is_its_own_failure() -> None:
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        for group in data_source.get_samples(2):
+            await retried(args, group)
+        raise ZeroDivisionError("my own")
+
+    played = await Batched(generate).play(assigned(2), Policy(Once()))
+    assert {each.report.outcome for each in played} == {Outcome.ENV_ERROR}
+    assert "raised ZeroDivisionError: my own" in str(played[0].report.error)
+
+
+async def test_a_failed_request_is_the_engines_whatever_is_answered_after_it() -> None:
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        france, spain = data_source.get_samples(2)
+        try:
+            await answered(args, spain)
+        except ExceptionGroup as failed:
+            await answered(args, france)
+            raise RuntimeError("no answer") from failed
+
+    played = await Batched(generate).play(assigned(2), Policy(Once()))
+    assert {each.report.outcome for each in played} == {Outcome.ENGINE_ERROR}
+    assert "the engine is lost" in str(played[0].report.error)
+
+
+async def test_a_client_of_the_functions_own_says_by_its_status_that_an_engine_failed() -> None:
+    class StatusError(Exception):
+        response = types.SimpleNamespace(status_code=503)
+
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        france, spain = data_source.get_samples(2)
+        with suppress(ExceptionGroup):
+            await answered(args, spain)
+        await answered(args, france)
+        raise StatusError
+
+    played = await Batched(generate).play(assigned(2), Policy(Once()))
+    assert {each.report.outcome for each in played} == {Outcome.ENGINE_ERROR}
+
+
+async def test_a_budget_that_is_spent_after_an_engine_failed_is_told_as_before() -> None:
+    reasons = []
+
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        groups = data_source.get_samples(2)
+        for group in groups:
+            await retried(args, group)
+        for sample in groups[0]:
+            spent = await asked(args, sample, {"max_new_tokens": 5})
+            reasons.append(spent["meta_info"]["finish_reason"]["type"])
+        return groups
+
+    limits = msgspec.structs.replace(LIMITS, max_turns=1)
+    played = await Batched(generate, limits=limits).play(assigned(2), Policy(Once()))
+    assert [each.report.error for each in played] == [None] * 4
+    assert reasons == ["length"] * 2
 
 
 @pytest.mark.parametrize("gives_back", [True, False])

@@ -13,21 +13,24 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from agentrl.actors.batches.claimed import Claims
+from agentrl.actors.batches.owned import OwnedCalls
 from agentrl.actors.batches.recorder import BatchRecorder
 from agentrl.actors.batches.tickets import BatchEpisode, Delivered, Group
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.writing import Writers
 from agentrl.config.args import Args
-from agentrl.envs.returned import returned
+from agentrl.envs.returned import Returned, missing, returned
 from agentrl.envs.rollout_function import FLAG
 from agentrl.envs.slime_stand_in.async_utils import run
 from agentrl.envs.slime_stand_in.rm_hub import judging
 from agentrl.errors import EnvError, GivenUpError
 from agentrl.tokens.formats.base import ChatFormat
+from agentrl.visible import error_text
 
 __all__ = ["Batch", "BatchGround", "BatchSource"]
+
+_RETURN = "return RolloutFnTrainOutput(samples=...), or a list of groups, each a list of samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,7 @@ class Batch:
     ) -> None:
         self.number, self.wanted = number, wanted
         self.has_settled = False
+        self._has_returned = False
         self.failure: Exception | None = None
         self._ground, self._first, self._args, self._lock = ground, first, args, lock
         self._take, self._give_back = take, give_back
@@ -152,13 +156,16 @@ class Batch:
                 if group.tickets:
                     self._give_back(self, group)
 
-    def forget(self, ticket: BatchEpisode) -> None:
-        """Nobody waits for this episode any more."""
+    def forget(self, ticket: BatchEpisode) -> bool:
+        """Nobody waits for this episode any more. Whether the function plays on for nobody now."""
         with self._lock:
+            if not self.has(ticket):
+                return False
             for group in self._groups.values():
                 index = ticket.assignment.id.index
                 if group.tickets.get(index) is ticket:
                     del group.tickets[index]
+            return self.is_empty and not self._has_returned
 
     def has(self, ticket: BatchEpisode) -> bool:
         """Whether it plays this episode."""
@@ -190,18 +197,28 @@ class Batch:
     # ---- its end ----
 
     def settle(self, found: Any) -> None:
-        """Tell each episode what was returned for it."""
+        """Tell each episode what was returned for it. Raises nothing: what cannot be read fails all
+        that it has."""
+        with self._lock:
+            self._has_returned = True
         try:
-            by_group = self._read(getattr(found, "samples", found))
-            metrics = _numbers(getattr(found, "metrics", None), self._ground.who)
+            self._deal(found)
         except EnvError as error:
             self.fail(error)
-            return
-        claims = Claims(list(self._recorder.calls))
+        except Exception as error:  # what was returned may be of any class
+            who, said = self._ground.who, error_text(error)
+            failure = EnvError(f"{who} returned what cannot be read: {said}; {_RETURN}")
+            failure.__cause__ = error
+            self.end(failure)
+
+    def _deal(self, found: Any) -> None:
+        by_group = self._read(getattr(found, "samples", found))
+        metrics = _numbers(getattr(found, "metrics", None), self._ground.who)
+        owned = OwnedCalls(list(self._recorder.calls))
         with self._lock:
             groups = {n: (group, dict(group.tickets)) for n, group in self._groups.items()}
         for number, (group, tickets) in groups.items():
-            self._settle(group.size, tickets, by_group.get(number), claims, metrics)
+            self._settle(group.size, tickets, by_group.get(number), owned, metrics)
         with self._lock:
             self.has_settled |= bool(groups)
             self._end()
@@ -210,10 +227,7 @@ class Batch:
         """The samples of each group, by the number of their episode in it."""
         who, read = self._ground.who, dict[int, dict[int, list[Any]]]()
         if not _is_list(found) or not all(map(_is_list, found)):
-            raise EnvError(
-                f"{who} returned {found!r:.80}; return RolloutFnTrainOutput(samples=...), or a "
-                "list of groups, each a list of samples"
-            )
+            raise EnvError(f"{who} returned {found!r:.80}; {_RETURN}")
         for group in found:
             if not (samples := _flat(group)):
                 continue
@@ -231,7 +245,7 @@ class Batch:
         size: int,
         tickets: dict[int, BatchEpisode],
         samples: dict[int, list[Any]] | None,
-        claims: Claims,
+        owned: OwnedCalls,
         metrics: dict[str, float],
     ) -> None:
         who = f"{self._ground.who}, call {self.number}"
@@ -245,15 +259,15 @@ class Batch:
         for index, ticket in tickets.items():
             mine = samples[index]
             try:
-                read = [returned(each, f"{who}: sample {n}") for n, each in enumerate(mine)]
-                ticket.tell(Delivered(mine, claims.of(read), metrics))
+                read = [_returned(each, f"{who}: sample {n}") for n, each in enumerate(mine)]
+                ticket.tell(Delivered(mine, owned.of(read), metrics))
             except EnvError as error:
                 ticket.fail(error)
 
     def fail(self, error: EnvError, cause: BaseException | None = None) -> None:
-        """The call has raised `cause`. Where an engine has failed it, that is why."""
+        """The call has raised `cause`. Where that comes from a request that failed, this is why."""
         error.__cause__ = cause
-        self.end(self._recorder.failure or error if cause is not None else error)
+        self.end((cause is not None and self._recorder.failure_behind(cause)) or error)
 
     def end(self, error: Exception) -> None:
         """All that it has fails with `error`."""
@@ -285,6 +299,16 @@ def _flat(group: Iterable[Any]) -> list[Any]:
     return [s for each in group for s in (each if _is_list(each) else [each])]
 
 
+def _returned(sample: Any, who: str) -> Returned:
+    """See `returned`. Raises EnvError for a sample of another class that is no sample."""
+    if lacks := missing(sample):
+        raise EnvError(
+            f"{who} is {type(sample).__name__} without {', '.join(lacks)}; return the samples of "
+            "data_source.get_samples"
+        )
+    return returned(sample, who)
+
+
 def _numbers(metrics: Any, who: str) -> dict[str, float]:
     """Raises EnvError for what is no number by name."""
     if metrics is None:
@@ -292,9 +316,16 @@ def _numbers(metrics: Any, who: str) -> dict[str, float]:
     if not isinstance(metrics, dict):
         raise EnvError(f"{who} returned the metrics {metrics!r:.80}; they are numbers by name")
     for name, value in metrics.items():
-        if not isinstance(name, str) or not isinstance(value, Real) or not math.isfinite(value):
+        if not isinstance(name, str) or not _is_number(value):
             raise EnvError(f"{who} returned the metric {name!r:.80} = {value!r:.80}; give a number")
     return {name.removeprefix("rollout/"): float(value) for name, value in metrics.items()}
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
 
 
 async def _of(ticket: BatchEpisode, args: Any, sample: Any) -> Any:

@@ -5,11 +5,12 @@
 
 The function is called as slime calls it, one call after the other, each for the groups that wait
 by then: as many as `args.rollout_batch_size` says there. An episode's time runs while the function
-has it. When it is up the call is given up: its thread is left to itself, its requests are
-refused, and another thread makes the next call.
+has it. When it is up, or when all episodes that the function has are over, the call is given up:
+its thread is left to itself, its requests are refused, and another thread makes the next call.
 """
 
 import asyncio
+import copy
 import logging
 import math
 import threading
@@ -29,9 +30,10 @@ __all__ = ["PATIENCE_S", "Desk", "in_batch"]
 
 _LOG = logging.getLogger(__name__)
 #: Seconds without a new episode after which fewer groups are played than could be: nobody tells a
-#: worker what it will not be given. Parts of groups wait so many times as long: the rest of one is
-#: played in vain.
-PATIENCE_S, PARTS = 1.0, 5
+#: worker what it will not be given.
+PATIENCE_S = 1.0
+#: Parts of groups wait so many times as long: the rest of one is played in vain.
+_PATIENCE_FACTOR_OF_PARTS = 5
 
 
 async def in_batch(
@@ -65,6 +67,8 @@ class Desk:
         self._waiting: dict[str, Group] = {}
         self._since = time.monotonic()
         self._batch: Batch | None = None
+        #: The episodes that waited when it was called.
+        self._called_for: frozenset[BatchEpisode] = frozenset()
         self._thread: threading.Thread | None = None
         self._args: Args | None = None
         self._num_calls = 0
@@ -92,10 +96,14 @@ class Desk:
             batch = self._batch
             if batch is None or not batch.has(ticket):
                 return
-            self._batch = self._thread = None
             batch.forget(ticket)
-            batch.end(EnvError(f"{self._ground.who} did not return within {self._ground.limit}"))
-            self._start()
+            self._abandon(batch, f"did not return within {self._ground.limit}")
+
+    def _abandon(self, batch: Batch, why: str) -> None:
+        """End a call that has not returned, and leave its thread to itself."""
+        self._batch = self._thread = None
+        batch.end(EnvError(f"{self._ground.who} {why}"))
+        self._start()
 
     def _offer(self, ticket: BatchEpisode) -> None:
         with self._changed:
@@ -112,8 +120,8 @@ class Desk:
                 del group.tickets[ticket.assignment.id.index]
                 if not group.tickets:
                     del self._waiting[name]
-            if self._batch is not None:
-                self._batch.forget(ticket)
+            if self._batch is not None and self._batch.forget(ticket):
+                self._abandon(self._batch, "plays for nobody: all episodes that it took are over")
             self._changed.notify_all()
 
     def _put(self, ticket: BatchEpisode) -> None:
@@ -157,14 +165,18 @@ class Desk:
         while self._is_here():
             if ready := self._ready(most):
                 first = next(iter(next(iter(self._waiting.values())).tickets.values()))
-                self._batch = self._called_for(first, min(len(ready), most))
+                self._called_for = frozenset(
+                    ticket for group in self._waiting.values() for ticket in group.tickets.values()
+                )
+                self._batch = self._call(first, min(len(ready), most))
                 return self._batch
             self._wait()
         return None
 
-    def _called_for(self, first: BatchEpisode, wanted: int) -> Batch:
-        """The next call, for so many groups. What the function has added to `args` stays there."""
-        args = self._args = self._args or first.args
+    def _call(self, first: BatchEpisode, wanted: int) -> Batch:
+        """The next call, for so many groups. What the function has added to `args` stays there, in
+        a copy: a call that was given up reads its own, which lead to what is closed."""
+        args = self._args = copy.copy(self._args or first.args)
         number, self._num_calls = self._num_calls, self._num_calls + 1
         return Batch(
             self._ground,
@@ -183,7 +195,8 @@ class Desk:
         quiet_s = time.monotonic() - self._since
         if len(whole) >= wanted or (whole and quiet_s >= self._patience_s):
             return whole
-        return [*self._waiting.values()] if quiet_s >= PARTS * self._patience_s else []
+        is_late = quiet_s >= _PATIENCE_FACTOR_OF_PARTS * self._patience_s
+        return [*self._waiting.values()] if is_late else []
 
     def _wait(self) -> None:
         self._changed.wait(self._patience_s / 4 if self._waiting else None)
@@ -223,13 +236,19 @@ class Desk:
             )
 
     def _refuse_idle(self, batch: Batch) -> None:
-        """A call that has ended no episode would be followed by others without end."""
+        """A call that has ended no episode would be followed by others without end. Groups that
+        came after it began are played by the next."""
         error = batch.failure or EnvError(
             f"{self._ground.who} returned from call {batch.number} without a group that it has "
             "taken and kept: play what data_source.get_samples gives, and return it"
         )
         _LOG.warning("%s", error)
-        for group in list(self._waiting.values())[: batch.wanted]:
+        idle = [
+            group
+            for group in self._waiting.values()
+            if not self._called_for.isdisjoint(group.tickets.values())
+        ]
+        for group in idle[: batch.wanted]:
             for ticket in group.tickets.values():
                 ticket.fail(error)
             del self._waiting[group.name]
