@@ -5,8 +5,9 @@
 
 The function is called as slime calls it, one call after the other, each for the groups that wait
 by then: as many as `args.rollout_batch_size` says there. An episode's time runs while the function
-has it. When it is up, or when all episodes that the function has are over, the call is given up:
-its thread is left to itself, its requests are refused, and another thread makes the next call.
+has it, and while a call that was made for it has taken none. When it is up, or when all episodes
+that the function has are over, the call is given up: its thread is left to itself, its requests are
+refused, and another thread makes the next call.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class Desk:
         self._waiting: dict[str, Group] = {}
         self._since = time.monotonic()
         self._batch: Batch | None = None
-        #: The episodes that waited when it was called.
+        #: The episodes that it was called for.
         self._called_for: frozenset[BatchEpisode] = frozenset()
         self._thread: threading.Thread | None = None
         self._args: Args | None = None
@@ -92,12 +93,18 @@ class Desk:
 
     def _give_up(self, ticket: BatchEpisode) -> None:
         """Its call takes too long."""
+        why = f"did not return within {self._ground.limit}"
         with self._changed:
             batch = self._batch
-            if batch is None or not batch.has(ticket):
+            if batch is None:
                 return
-            batch.forget(ticket)
-            self._abandon(batch, f"did not return within {self._ground.limit}")
+            if batch.has(ticket):
+                batch.forget(ticket)
+            elif ticket in self._called_for:
+                self._fail_idle(batch, EnvError(f"{self._ground.who} {why}"))
+            else:
+                return
+            self._abandon(batch, why)
 
     def _abandon(self, batch: Batch, why: str) -> None:
         """End a call that has not returned, and leave its thread to itself."""
@@ -153,6 +160,7 @@ class Desk:
                 if not self._is_here():
                     return
                 self._batch = None
+                self._time_waiting(runs=False)
                 if not batch.has_settled:
                     self._refuse_idle(batch)
 
@@ -166,9 +174,10 @@ class Desk:
             if ready := self._ready(most):
                 first = next(iter(next(iter(self._waiting.values())).tickets.values()))
                 self._called_for = frozenset(
-                    ticket for group in self._waiting.values() for ticket in group.tickets.values()
+                    ticket for group in ready[:most] for ticket in group.tickets.values()
                 )
                 self._batch = self._call(first, min(len(ready), most))
+                self._time_waiting(runs=True)
                 return self._batch
             self._wait()
         return None
@@ -214,7 +223,9 @@ class Desk:
                     return []
                 self._changed.wait(self._patience_s / 4)
             self._require(batch)
-            return [self._taken(batch, group) for group in ready[:num]]
+            taken = [self._taken(batch, group) for group in ready[:num]]
+            self._time_waiting(runs=False)
+            return taken
 
     def _taken(self, batch: Batch, group: Group) -> list[Any]:
         del self._waiting[group.name]
@@ -228,6 +239,14 @@ class Desk:
                 self._put(ticket)
             back = self._waiting.pop(group.name)
             self._waiting = {group.name: back, **self._waiting}
+            if batch.is_empty:
+                self._time_waiting(runs=True)
+
+    def _time_waiting(self, *, runs: bool) -> None:
+        """Begin, or stop, the time of the episodes that wait and that the call was made for."""
+        for group in self._waiting.values():
+            for ticket in self._called_for.intersection(group.tickets.values()):
+                ticket.time(runs=runs)
 
     def _require(self, batch: Batch) -> None:
         if self._batch is not batch:
@@ -243,6 +262,10 @@ class Desk:
             "taken and kept: play what data_source.get_samples gives, and return it"
         )
         _LOG.warning("%s", error)
+        self._fail_idle(batch, error)
+
+    def _fail_idle(self, batch: Batch, error: Exception) -> None:
+        """Groups that a call was made for, and that it has not taken."""
         idle = [
             group
             for group in self._waiting.values()
