@@ -384,18 +384,15 @@ class Processes:
         (engine,) = [engine for engine in self.roster.spec.engines if engine.name == name]
         try:
             async with self._router() as router:
-                await router.remove(engine, deadline_s=self._call_s / 6)
+                await router.remove(engine, deadline_s=self.roster.spec.config.call_timeout_s / 6)
         except EngineError as error:
             _LOG.warning("%s could not be unrouted: %s", name, error)
 
     def _router(self) -> RouterControl:
-        assert self.roster.spec.router_url is not None
-        key = read_key(self.roster.spec.engine_key_file)
-        return RouterControl(self.roster.spec.router_url, timeout_s=self._call_s / 12, key=key)
-
-    @property
-    def _call_s(self) -> float:
-        return self.roster.spec.config.call_timeout_s
+        spec, timeout_s = self.roster.spec, self.roster.spec.config.call_timeout_s / 12
+        assert spec.router_url is not None
+        key = read_key(spec.engine_key_file)
+        return RouterControl(spec.router_url, timeout_s=timeout_s, key=key)
 
 
 async def in_thread(function: Any, *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:

@@ -295,16 +295,18 @@ async def test_a_sample_that_was_given_back_is_none_of_the_call() -> None:
 
 
 async def test_a_call_that_hangs_before_it_takes_a_group_is_given_up_too() -> None:
-    hangs = threading.Event()
+    hangs, returned = threading.Event(), list[int]()
 
     def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
         if rollout_id == 0:
             hangs.wait(30)
+            returned.append(rollout_id)
         return [run(answered(args, group)) for group in data_source.get_samples(1)]
 
     limits = msgspec.structs.replace(LIMITS, episode_timeout_s=3.0)
     batched = Batched(generate, batch_size=1, limits=limits)
     played = await batched.play(assigned(2), Policy(says))
+    assert returned == []  # another call has played the second group meanwhile
     hangs.set()
     reports = [each.report for each in played]
     assert [each.outcome for each in reports] == [Outcome.ENV_ERROR] * 2 + [Outcome.DONE] * 2
