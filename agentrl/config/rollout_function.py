@@ -40,6 +40,6 @@ def notes_on_rollout_function(config: RunConfig) -> Iterator[str]:
     """What slime would have the function do, and this run does not."""
     if config.rollout_function_path is not None and config.names_eval_sets:
         yield (
-            f"{_FLAG} is not called for evaluation sets: they are played as without it, as slime "
-            "does under --eval-function-path slime.rollout.sglang_rollout.generate_rollout"
+            f"{_FLAG} is not called for evaluation sets: they are played without it, as slime "
+            "plays them under --eval-function-path slime.rollout.sglang_rollout.generate_rollout"
         )

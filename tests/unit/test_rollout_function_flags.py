@@ -7,12 +7,11 @@ import pytest
 
 from agentrl.config.eval_sets import eval_sets
 from agentrl.config.resolve import parse
-from agentrl.config.run import RunConfig
 from agentrl.config.unread import for_evaluation
 from agentrl.envs.check.preflight import preflight
 from agentrl.envs.generate import GenerateEnv
 from agentrl.errors import ConfigError
-from tests.unit.rollout_ground import MODEL
+from tests.unit.test_generate_flags import argv_of, config_of
 
 _FLAG = "--rollout-function-path"
 
@@ -34,15 +33,6 @@ def rows(tmp_path: Path) -> Path:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"input": "2+2?", "label": "4"}\n' * 8)
     return path
-
-
-def argv_of(rows: Path) -> list[str]:
-    model = ["--device", "cpu", "--hf-checkpoint", str(MODEL), "--rollout-max-response-len", "64"]
-    return [*model, "--prompt-data", str(rows), "--num-rollout", "1"]
-
-
-def config_of(rows: Path, *flags: str) -> RunConfig:
-    return parse([*argv_of(rows), *flags], "train_async").config
 
 
 def test_the_flag_names_the_function_that_plays_groups(mine: Path, rows: Path) -> None:

@@ -127,10 +127,10 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
     call_timeout_s: Annotated[
         float,
         _flag(
-            "Deadline in seconds of what takes moments where nothing hangs: an answer of a node's "
-            "host, a commit of the buffer (twice as long for rows), an answer of the router (half "
-            "as long), and the meeting of learner and engines before a push. Raise it where nodes "
-            "or their network are slow (docs/cluster.md)",
+            "Deadline in seconds of a short call: to the host on a node, to the buffer (rows have "
+            "twice as long), to the router (half as long), and of the meeting of learner and "
+            "engines before a push. Raise it where nodes or their network are slow "
+            "(docs/cluster.md)",
             gt=0,
             reaches_weights=False,
         ),
