@@ -57,6 +57,7 @@ WORDS = {
     "context_parallel_size": "CP{}",
     "expert_model_parallel_size": "EP{}",
     "expert_tensor_parallel_size": "ETP{}",
+    "moe_token_dispatcher_type": "{}",
     "make_vocab_size_divisible_by": "vocabulary padded to {}",
     "recompute_granularity": "{} recomputation",
     "recompute_modules": "of {}",
@@ -93,8 +94,7 @@ TAIL = """\
   of a group in part (`--microbatch-group-size-per-virtual-pipeline-stage` is refused).
 - Context-parallel ranks gather keys and values (`--cp-comm-type all_gather`), and share the heads
   of a delta net by all-to-all. The other ways are Transformer Engine's, and are refused.
-- Experts and tensor parallelism together need `--sequence-parallel`, and tokens go to experts by
-  all-to-all.
+- Experts and tensor parallelism together need `--sequence-parallel`.
 - Experts with biases (`gpt-oss`) are not cut: tensor parallelism needs expert parallelism there.
 - One GPU has run the learner of one rank in every family (`tests/gpu`). Ranks of several GPUs have
   not been run: the same layouts go through NCCL there, and Megatron-core is replaced only where it

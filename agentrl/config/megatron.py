@@ -42,6 +42,7 @@ _TRAINED = Meta(extra_json_schema={"trains": True})
 #: Megatron's `--moe-router-bias-update-rate`.
 _BIAS_UPDATE_RATE = 0.001
 _Balancing = Literal["none", "aux_loss", "seq_aux_loss", "global_aux_loss"]
+_Dispatcher = Literal["alltoall", "allgather", "flex"]
 #: Lists of 0 and 1, as Megatron takes them: `[0]*1+[1]*61`, or every n-th layer.
 _LayerFreq = Annotated[str, Meta(pattern=rf"^([1-9]\d{{0,3}}|\(?{_LIST}(\+{_LIST})*\)?)$")]
 #: Stages of a pipeline as Megatron spells them: `Et|(tt|)*3tL`.
@@ -101,6 +102,9 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     moe_aux_loss_coeff: Annotated[_Share, _TRAINED] = 0.0
     moe_router_bias_update_rate: Annotated[_Share | None, _TRAINED] = None
     moe_enable_routing_replay: bool = False
+
+    # ---- experts: how tokens come to them ----
+    moe_token_dispatcher_type: _Dispatcher = "alltoall"  # noqa: S105
 
     # ---- layers of multi-token prediction, where they are trained ----
     mtp_loss_scaling_factor: Annotated[_Share, _TRAINED] = 0.2
@@ -210,6 +214,12 @@ class MegatronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.expert_tensor_parallel_size is not None:
             return self.expert_tensor_parallel_size
         return self.tensor_model_parallel_size if self.expert_model_parallel_size == 1 else 1
+
+    @property
+    def gathers_tokens(self) -> bool:
+        """Whether every rank that shares experts gets the tokens of all; else each token goes to
+        the ranks of its experts, also under `flex`, which is Megatron's way to do so on GPUs."""
+        return self.moe_token_dispatcher_type == "allgather"  # noqa: S105
 
     @property
     def bias_update_rate(self) -> float:

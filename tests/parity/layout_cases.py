@@ -30,6 +30,8 @@ ONE_LAYER = {"num_layers_per_virtual_pipeline_stage": 1}
 CONTEXT = {"context_parallel_size": 2}
 EXPERT = {"expert_model_parallel_size": 2}
 CUT = SEQUENCE | EXPERT | {"expert_tensor_parallel_size": 2}
+#: Every rank that shares experts gets the tokens of all.
+GATHERED = {"moe_token_dispatcher_type": "allgather"}
 EXPERT4 = {"expert_model_parallel_size": 4}
 #: Sizes whose product is the ranks of one replica.
 SHARED = TENSOR | PIPELINE | CONTEXT
@@ -83,6 +85,8 @@ OF_LAYOUTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "cp2-told": (2, "qwen3-moe-told", CONTEXT),
     "ep2-told": (2, "qwen3-moe-told", EXPERT),
     "dp2-pp2": (4, "qwen3", PIPELINE | DISTRIBUTED),
+    "ep2-gathered-told": (2, "qwen3-moe-told", EXPERT | GATHERED),
+    "tp2-ep2-gathered-glm4-moe": (2, "glm4-moe", SEQUENCE | EXPERT | GATHERED),
 }
 #: The layouts that every family has to work in. A day plays some of them.
 OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
@@ -119,6 +123,22 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     # Experts that are shared out and cut as well.
     "tp2-ep2-etp2-qwen3-moe": (4, "qwen3-moe", CUT | DISTRIBUTED),
     "tp2-ep2-etp2-deepseek-v3": (4, "deepseek-v3", CUT),
+    # All tokens to all ranks that share experts.
+    "ep2-gathered-deepseek-v3": (2, "deepseek-v3", EXPERT | GATHERED),
+    "tp2-ep2-gathered-qwen3-moe": (2, "qwen3-moe", SEQUENCE | EXPERT | GATHERED | DISTRIBUTED),
+    "tp2-ep2-etp2-gathered-qwen3-moe": (4, "qwen3-moe", CUT | GATHERED),
+    "cp2-ep2-gathered-qwen3-moe": (2, "qwen3-moe", CONTEXT | EXPERT | GATHERED),
+    "pp2-ep2-gathered-minimax-m2": (4, "minimax-m2", PIPELINE | EXPERT | GATHERED),
+    "pp2-twice-ep2-gathered-qwen3-moe": (
+        4,
+        "qwen3-moe-4layers",
+        PIPELINE | TWICE | EXPERT | GATHERED,
+    ),
+    "ep2-gathered-experts-again-deepseek-v3": (
+        2,
+        "deepseek-v3",
+        EXPERT | GATHERED | EXPERTS_AGAIN,
+    ),
     # Stages of different size; of 4, the first has the embedding alone.
     "pp2-first-tied": (2, "qwen3-tied-3layers", FIRST),
     "pp2-first-deepseek-v3": (2, "deepseek-v3-3layers", FIRST),

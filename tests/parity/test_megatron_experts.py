@@ -9,7 +9,10 @@ import pytest
 import torch
 from megatron.core.transformer.moe.experts import SequentialMLP
 from megatron.core.transformer.moe.moe_layer import MoELayer
-from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from megatron.core.transformer.moe.token_dispatcher import (
+    MoEAllGatherTokenDispatcher,
+    MoEAlltoAllTokenDispatcher,
+)
 from safetensors.torch import load_file, save_file
 
 from agentrl.algorithms.rows import LossFn
@@ -88,7 +91,7 @@ def is_moe(module: torch.nn.Module) -> bool:
     return isinstance(module, MoELayer)
 
 
-@pytest.mark.parametrize("kind", ["alltoall", "flex"])
+@pytest.mark.parametrize("kind", ["alltoall", "flex", "allgather"])
 def test_tokens_come_to_experts_as_the_notes_on_slimes_flags_say(
     kind: str,
     make_hf_model: Any,
@@ -97,8 +100,9 @@ def test_tokens_come_to_experts_as_the_notes_on_slimes_flags_say(
     open_backend: Open,
     tmp_path: Path,
 ) -> None:
-    """By all-to-all and one expert after another, without fused kernels: the result is that of
-    transformers, as it is with what the flags ask for."""
+    """By all-to-all or all-gather, one expert after another, without fused kernels: the result is
+    that of transformers, as it is with what the flags ask for."""
+    wanted_kind = MoEAllGatherTokenDispatcher if kind == "allgather" else MoEAlltoAllTokenDispatcher
     model = make_hf_model(dict(families()["qwen3-moe"].tiny), tmp_path / "model")
     argv = f"--device cpu --moe-token-dispatcher-type {kind} --moe-grouped-gemm"
     argv += " --moe-permute-fusion --moe-enable-deepep --moe-token-drop-policy probs"
@@ -111,7 +115,7 @@ def test_tokens_come_to_experts_as_the_notes_on_slimes_flags_say(
     hook.remove()
     assert len(layers) == 2
     for layer in layers:
-        assert isinstance(layer.token_dispatcher, MoEAlltoAllTokenDispatcher)
+        assert isinstance(layer.token_dispatcher, wanted_kind)
         assert isinstance(layer.experts, SequentialMLP)
         assert not layer.config.moe_permute_fusion
         assert layer.config.moe_expert_capacity_factor is None, "no token is dropped"

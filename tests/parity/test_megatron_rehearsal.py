@@ -42,10 +42,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     | {"bf16": True, "recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
 }
 EXPERTS = {"expert_model_parallel_size": 2}
+GATHERED = {"moe_token_dispatcher_type": "allgather"}
 #: The tiny members of families with experts; all others are of the model below.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "EP2 of qwen3-moe": ("qwen3-moe", EXPERTS),
     "EP2 of qwen3-moe, uneven": ("qwen3-moe", EXPERTS),
+    "EP2 of qwen3-moe, gathered": ("qwen3-moe", EXPERTS | GATHERED),
     "TP2, SP, EP2 of deepseek-v3": ("deepseek-v3", SEQUENCE | EXPERTS | SHARED),
     "PP2, EP2 of glm4-moe": ("glm4-moe", STAGES | EXPERTS),
 }

@@ -85,6 +85,8 @@ def transformer_config(architecture: Architecture, settings: MegatronSettings) -
     if isinstance(config.moe_layer_freq, list) and all(config.moe_layer_freq):
         # With a list megatron-core cannot name the tensors of all layers as one.
         config.moe_layer_freq = 1
+    # Set here, because megatron-core refuses it beside `allgather`, whose tokens it would not pad.
+    config.variable_seq_lengths = True
     config.padded_vocab_size = architecture.padded_vocab_size(settings)
     scale_magnitude(config, architecture.rope)
     return config
@@ -113,7 +115,6 @@ def _pipeline(settings: MegatronSettings, interleaved: int) -> dict[str, Any]:
         "account_for_loss_in_pipeline_split": settings.account_for_loss_in_pipeline_split,
         "pipeline_model_parallel_layout": settings.pipeline_model_parallel_layout,
         "virtual_pipeline_model_parallel_size": interleaved if interleaved > 1 else None,
-        "variable_seq_lengths": True,
         # Together, messages of both directions would be paired by their order alone: of two ranks,
         # which are each other's both neighbours, each would take the one for the other.
         "overlap_p2p_comm": interleaved > 1,
@@ -135,7 +136,7 @@ def _recompute(settings: MegatronSettings) -> dict[str, Any]:
 def _experts(settings: MegatronSettings) -> dict[str, Any]:
     """How tokens come to their experts."""
     return {
-        "moe_token_dispatcher_type": "alltoall",  # the default is refused
+        "moe_token_dispatcher_type": "allgather" if settings.gathers_tokens else "alltoall",
         "moe_router_load_balancing_type": settings.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": settings.moe_aux_loss_coeff,
         "moe_router_bias_update_rate": settings.bias_update_rate,

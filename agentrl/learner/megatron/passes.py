@@ -48,7 +48,8 @@ class TokenLayout:
 
     `temperature` divides the logits: the engine reports log-probabilities of the distribution that
     it sampled from, and so must the learner. `vocab_size` counts no padding. `routes`: which column
-    brings the engine's choice of experts."""
+    brings the engine's choice of experts. `equal_shares`: whether ranks that share experts must
+    have equally many tokens in a micro-batch."""
 
     device: torch.device
     context_size: int
@@ -57,6 +58,7 @@ class TokenLayout:
     temperature: float
     vocab_size: int
     routes: Routes | None = None
+    equal_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +126,35 @@ def backward_pass(
         # The count of tokens is for megatron-core's own average, which is not taken here.
         return value, torch.zeros((), dtype=torch.int), (value.detach(), metrics)
 
-    inputs = _in_step(micro_batches or [_no_tokens()], len(model))
+    inputs = _in_step(micro_batches or [_no_tokens()], layout, len(model))
     results = _run(model, inputs, layout, finish, around, forward_only=False)
     return [(float(each[0]), measured(each[1])) for each in results if each]
 
 
-def _in_step(micro_batches: Sequence[MicroBatch], stages_of_a_rank: int) -> list[MicroBatch]:
-    """With tokens of no loss in the end, as many as are missing. Ranks that share experts go
-    through them together, and through interleaved stages micro-batches go in whole groups, one for
-    each rank of the pipeline."""
-    group = parallel_state.get_expert_model_parallel_group()
-    most = torch.tensor(len(micro_batches))
-    if group.size() > 1:
-        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX, group=group)
-    number = int(most)
+def _in_step(
+    micro_batches: Sequence[MicroBatch], layout: TokenLayout, stages_of_a_rank: int
+) -> list[tuple[MicroBatch, int]]:
+    """With tokens of no loss in the end, as many as are missing; and for each micro-batch the least
+    length that it is padded to. Ranks that share experts go through them together, and through
+    interleaved stages micro-batches go in whole groups, one for each rank of the pipeline."""
+    number = _most([len(micro_batches)])[0]
     if stages_of_a_rank > 1:
         number += -number % parallel_state.get_pipeline_model_parallel_world_size()
-    return [*micro_batches, *(_no_tokens() for _ in range(number - len(micro_batches)))]
+    batches = [*micro_batches, *(_no_tokens() for _ in range(number - len(micro_batches)))]
+    least = [0] * number
+    if layout.equal_shares:
+        least = _most([sum(_pad(_lengths(batch), layout)[0]) for batch in batches])
+    return list(zip(batches, least, strict=True))
+
+
+def _most(numbers: Sequence[int]) -> list[int]:
+    """Each number where it is greatest among the ranks that share experts."""
+    group = parallel_state.get_expert_model_parallel_group()
+    if not numbers or group.size() == 1:
+        return list(numbers)
+    most = torch.tensor(numbers)
+    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX, group=group)
+    return [int(number) for number in most]
 
 
 @torch.no_grad()
@@ -152,7 +166,7 @@ def forward_pass(
 ) -> list[Tensor]:
     """Log-probabilities of the labels, or the values of a critic, one float32 [T] on the host for
     each micro-batch, the same on every rank of the model-parallel group."""
-    inputs = _in_step(micro_batches, len(model))
+    inputs = _in_step(micro_batches, layout, len(model))
     if not inputs:
         return []
 
@@ -160,7 +174,7 @@ def forward_pass(
         return _made(_outputs(model[-1], batch, hidden, layout))
 
     found = _run(model, inputs, layout, score, around, forward_only=True)
-    lengths = [len(batch.tokens_T) for batch in inputs]
+    lengths = [len(batch.tokens_T) for batch, _ in inputs]
     group = parallel_state.get_pipeline_model_parallel_group()
     whole = torch.cat(found) if found else torch.empty(sum(lengths), device=layout.device)
     if group.size() > 1:
@@ -171,7 +185,7 @@ def forward_pass(
 
 def _run(
     model: ModuleList,
-    micro_batches: Sequence[MicroBatch],
+    micro_batches: Sequence[tuple[MicroBatch, int]],
     layout: TokenLayout,
     finish: Callable[..., Any],
     around: Sequence[Around] | None,
@@ -190,7 +204,9 @@ def _run(
 
     around_stages = around or [_plainly] * len(model)
     layers = 0 if forward_only else num_mtp_layers(model[0])
-    laid_out = tee((lay_out(batch, layout, layers) for batch in micro_batches), len(model))
+    laid_out = tee(
+        (lay_out(batch, layout, layers, least) for batch, least in micro_batches), len(model)
+    )
     results: list[Any] = get_forward_backward_func()(
         forward_step_func=forward,
         data_iterator=[
@@ -276,14 +292,19 @@ def _no_tokens() -> MicroBatch:
     return MicroBatch(zero, zero, zero, ends, 1, {})
 
 
-def lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0) -> _Input:
-    """A micro-batch as this rank's model takes it."""
+def _lengths(batch: MicroBatch) -> list[int]:
+    return [int(n) for n in batch.cu_seqlens.diff().tolist()]
+
+
+def lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0, least: int = 0) -> _Input:
+    """A micro-batch as this rank's model takes it, padded to `least` tokens of all
+    context-parallel ranks or more."""
     device = layout.device
     source = replace(
         batch, columns={name: column.to(device) for name, column in batch.columns.items()}
     )
-    lengths = [int(n) for n in batch.cu_seqlens.diff().tolist()]
-    padded, place_T = _pad(lengths, layout)
+    lengths = _lengths(batch)
+    padded, place_T = _pad(lengths, layout, least)
     order_T: Tensor | None = None
     local: Tensor | slice = slice(None)
     if layout.context_size > 1:
@@ -350,8 +371,9 @@ def _seen_by_routers(column_L: Tensor, layout: TokenLayout) -> Tensor:
     return column_L.chunk(layout.multiple)[rank]
 
 
-def _pad(lengths: list[int], layout: TokenLayout) -> tuple[list[int], Tensor]:
-    """Lengths that every rank can share equally, and where the T tokens lie among the P."""
+def _pad(lengths: list[int], layout: TokenLayout, least: int = 0) -> tuple[list[int], Tensor]:
+    """Lengths that every rank can share equally, of `least` tokens together or more, and where the
+    T tokens lie among the P."""
     unit = 2 * layout.context_size if layout.context_size > 1 else 1
     padded = [length + -length % unit for length in lengths]
     starts = torch.tensor([0, *padded[:-1]]).cumsum(0)
@@ -359,5 +381,6 @@ def _pad(lengths: list[int], layout: TokenLayout) -> tuple[list[int], Tensor]:
     whole = max(unit, layout.multiple * layout.context_size)
     while whole % unit:
         whole += layout.multiple * layout.context_size
-    filler = -sum(padded) % whole
+    total = max(sum(padded), least)
+    filler = total + -total % whole - sum(padded)
     return [*padded, filler] if filler else padded, place_T

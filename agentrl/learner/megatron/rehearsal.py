@@ -186,6 +186,7 @@ def _layout(cfg: RunConfig, settings: MegatronSettings, architecture: Architectu
         multiple=settings.tensor_model_parallel_size if settings.uses_sequence_parallel else 1,
         temperature=cfg.scoring_temperature,
         vocab_size=architecture.vocab_size,
+        equal_shares=settings.gathers_tokens,
     )
 
 
