@@ -70,4 +70,5 @@ def totals(copies: Sequence[Sequence[ServiceCopy]]) -> dict[str, int]:
     for its in copies:
         for copy in its:
             sizes.setdefault(copy.service, []).append(copy.size)
-    return {f"{name} ({len(of)} copies)": sum(of) for name, of in sizes.items() if sum(of)}
+    words = {name: "1 copy" if len(of) == 1 else f"{len(of)} copies" for name, of in sizes.items()}
+    return {f"{name} ({words[name]})": sum(of) for name, of in sizes.items() if sum(of)}
