@@ -14,6 +14,7 @@ from agentrl.cluster.dry_placement import look_for
 from agentrl.cluster.joined import shown
 from agentrl.cluster.node_facts import NodeFacts, code_of, facts_here, facts_of
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.ray_nodes import ask_node, nodes_there, place_of
 from agentrl.errors import EnvironmentSetupError
 
 __all__ = ["examine_nodes", "judged"]
@@ -36,24 +37,22 @@ def examine_nodes(address: str, shared: Path | None) -> list[tuple[str, list[Hos
         try:
             look_for(address)
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            cluster = stack.enter_context(Cluster(address, Path(folder)))
+            stack.enter_context(Cluster(address, Path(folder)))
             paths = [] if shared is None else [stack.enter_context(shown(shared))]
         except (EnvironmentSetupError, OSError) as error:
             told = f"no cluster can be used (--ray-address): {str(error).splitlines()[0]}"
             return [(address, [HostFinding("ray", False, told)])]
         own = facts_of(facts_here(paths))
         return [
-            (place.address, _of_node(cluster, place.node, own, paths, shared))
-            for place in cluster.nodes()
+            (place.address, _of_node(place.node, own, paths, shared))
+            for place in map(place_of, nodes_there())
         ]
 
 
-def _of_node(
-    cluster: Cluster, node: str, own: NodeFacts, paths: list[str], shared: Path | None
-) -> list[HostFinding]:
+def _of_node(node: str, own: NodeFacts, paths: list[str], shared: Path | None) -> list[HostFinding]:
     asked_s = time.time()
     try:
-        facts = facts_of(cluster.ask_node(node, facts_here, paths, timeout_s=_ANSWER_S))
+        facts = facts_of(ask_node(node, facts_here, paths, timeout_s=_ANSWER_S))
     except EnvironmentSetupError as error:
         return [HostFinding("answer", False, f"{error}: is agentrl at the same place there?")]
     answered_s = time.time()

@@ -50,6 +50,8 @@ __all__ = [
 
 #: Environment variable of every process of a run: which process of its name it is.
 INCARNATION = "AGENTRL_INCARNATION"
+#: In the environment of a host, the devices that Ray has given it.
+_SEEN = "CUDA_VISIBLE_DEVICES"
 
 
 class ProcessOrder(msgspec.Struct, frozen=True):
@@ -62,6 +64,9 @@ class ProcessOrder(msgspec.Struct, frozen=True):
 
     `interface_variables`: such ones too, for the name of the network interface that has the node's
     address.
+
+    `devices`: of those that its host has, the number of the first and of those behind the last that
+    it sees; None: all.
 
     `folder`: where it is started; empty: where this host is.
 
@@ -83,6 +88,7 @@ class ProcessOrder(msgspec.Struct, frozen=True):
     env_defaults: dict[str, str] = {}
     interface_variables: tuple[str, ...] = ()
     ready_url: str = ""
+    devices: tuple[int, int] | None = None
 
     @property
     def incarnation(self) -> str:
@@ -96,7 +102,9 @@ class ProcessOrder(msgspec.Struct, frozen=True):
 
 def environment_of(order: ProcessOrder, node: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process on a node whose own is `node`."""
-    return {**order.env_defaults, **node, **order.env}
+    seen = node.get(_SEEN, "").split(",")
+    part = {} if order.devices is None else {_SEEN: ",".join(seen[slice(*order.devices)])}
+    return {**order.env_defaults, **node, **part, **order.env}
 
 
 class _Child:

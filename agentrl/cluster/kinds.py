@@ -8,8 +8,10 @@ import msgspec
 
 __all__ = ["KINDS", "Consequence", "ProcessFacts", "ProcessKind", "Shared", "kinds_of"]
 
-#: What a process is to the run; a service is the user's own.
-ProcessKind = Literal["buffer", "learner", "worker", "engine", "eval-engine", "router", "service"]
+#: What a process is to the run; a service is the user's own, one of a node a copy of such.
+ProcessKind = Literal[
+    "buffer", "learner", "worker", "engine", "eval-engine", "router", "service", "node-service"
+]
 #: Folders that nodes share: the checkpoints of `--save`, and weights pushed through a disk.
 Shared = Literal["save", "pushes"]
 
@@ -33,7 +35,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     `is_own`: it is a program of agentrl's, so its exit code names an error.
     `has_devices`: it computes on GPUs where the run has some.
     `restart`: what its death asks for, where that is not the end of its work.
-    `is_spare`: a run goes on without some of them; `is_needed`: not without the last.
+    `is_spare`: a run goes on without some of them; `is_needed`: not without the last. `is_beside`:
+    only those of this other kind need it that are lost with it, so nobody misses it then.
     `moves`: it can be started on another node; `serves`: under another URL there, which is told.
     `loads`: the groups of flags whose code it loads. `loads_model`: it reads the weights of the
     model when it starts.
@@ -45,6 +48,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     restart: Consequence = Consequence.RESTART
     is_spare: bool = False
     is_needed: bool = True
+    is_beside: ProcessKind | None = None
     moves: bool = False
     serves: bool = False
     loads: tuple[str, ...] = ()
@@ -84,6 +88,8 @@ KINDS: dict[ProcessKind, ProcessFacts] = {
     ),
     "router": ProcessFacts(restart=Consequence.RESTART_ROUTER),
     "service": ProcessFacts(),
+    # A copy of a service for the agent workers of its node.
+    "node-service": ProcessFacts(is_beside="worker", moves=True, serves=True),
 }
 
 

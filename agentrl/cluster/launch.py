@@ -38,7 +38,7 @@ from agentrl.config.secrets import secrets_of, without_secrets
 from agentrl.config.toml import write_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
-from agentrl.envs.services import cpus_of, gpus_of, services_of_run
+from agentrl.envs.services import needs_of, services_of_run
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import (
     AgentRLError,
@@ -191,7 +191,7 @@ def _launch(
         device = _device(config, recorder, cluster, gate)
         config = msgspec.structs.replace(config, device=device)
         supply = cluster.supply(device)
-        slots = plan_slots(config, supply, gpus_of(services), cpus_of(services))
+        slots = plan_slots(config, supply, *needs_of(services))
         cluster.place(slots, supply.device, gate.check, config.place_timeout_s)
         recorder.phase("placed")
         check_nodes(cluster, config)

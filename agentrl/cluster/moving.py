@@ -4,6 +4,8 @@
                 of one on several nodes also where its ranks meet, of one that prefills where
                 it hands caches on
     learner-0   where the ranks of the learner meet, and where pushes come from
+    copies      of services that each node has: the URL of those that agent workers use there; one
+                that is on its old node keeps it, because others may use it too
 
 Nothing else is spoken to by an address of its own that can be placed again.
 """
@@ -17,6 +19,7 @@ from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.kinds import KINDS
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.services import copy_there
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.engine_files import MEETING_PLACE
 from agentrl.serving.launch import OWN_ADDRESS
@@ -35,7 +38,9 @@ def moved(
     """What the run is told, and its orders, once `names` are where the cluster says that they are
     now. Reserves ports there; raises SlotLostError."""
     told = dict(orders)
-    urls = {name: _new_url(cluster, name) for name in names if KINDS[orders[name].kind].serves}
+    serving = [name for name in names if KINDS[orders[name].kind].serves]
+    urls = {name: _new_url(cluster, name) for name in serving if name not in spec.copies}
+    spec = _with_copies(spec, names, told, cluster)
     engines, of_evaluations = (
         [_moved(engine, urls, told, cluster) for engine in among]
         for among in (spec.engines, spec.eval_engines)
@@ -52,6 +57,19 @@ def moved(
             push_ports=[cluster.reserve_port(_FIRST_RANK) for _ in spec.push_ports],
         )
     return spec, told
+
+
+def _with_copies(
+    spec: RunSpec, names: Collection[str], told: dict[str, ProcessOrder], cluster: Cluster
+) -> RunSpec:
+    """With the copies that agent workers of `names` use now, at their addresses."""
+    used = {name: cluster.copies_for(name) for name in spec.copies_used if name in names}
+    copies = dict(spec.copies)
+    for name in {copy for its in used.values() for copy in its} & {*names}:
+        if cluster.port_held(name) is None:
+            copies[name] = msgspec.structs.replace(copies[name], url=_new_url(cluster, name))
+            told[name] = copy_there(told[name], copies[name])
+    return msgspec.structs.replace(spec, copies=copies, copies_used=spec.copies_used | used)
 
 
 def _moved(

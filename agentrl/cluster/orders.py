@@ -13,8 +13,8 @@ from agentrl.cluster.kinds import KINDS
 from agentrl.cluster.layout import RunDir, role_order
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.port_plan import num_push_ports
-from agentrl.cluster.services import service_command
-from agentrl.cluster.spec import RunSpec, read_model_facts
+from agentrl.cluster.services import copy_orders, service_command
+from agentrl.cluster.spec import CopyAddress, RunSpec, read_model_facts
 from agentrl.config.device import Device
 from agentrl.config.device_defaults import for_device
 from agentrl.config.engine_groups import PlannedEngine
@@ -67,7 +67,9 @@ def plan_processes(
         _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=False)
     ]
     apart = [_address(cluster, e, _url(cluster, e.name)) for e in config.eval_engines]
-    ports = {name: cluster.reserve_port(name) for name in services}
+    once = {name: service for name, service in services.items() if service.per == "run"}
+    ports = {name: cluster.reserve_port(name) for name in once}
+    copies = cluster.copies() if len(once) < len(services) else []
     keys_dir = None
     address = f"ipc://{run.private}/buffer.sock"
     if len(cluster.slots()) > 1:
@@ -88,6 +90,13 @@ def plan_processes(
         eval_engines=apart,
         eval_sets=list(sets.values()),
         services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
+        copies={
+            copy.process: CopyAddress(
+                copy.service, _url(cluster, copy.process), services[copy.service]
+            )
+            for copy in copies
+        },
+        copies_used={name: cluster.copies_for(name) for name in config.worker_names if copies},
         master_address=cluster.address_of("learner-0"),
         master_port=cluster.reserve_port("learner-0"),
         collective_address=cluster.address_of("learner-0"),
@@ -118,12 +127,14 @@ def plan_processes(
             run.log(name),
             ready_url=spec.services[name] + service.ready_path,
         )
-        for name, service in services.items()
+        for name, service in once.items()
     ]
+    orders += copy_orders(copies, spec.copies, _CPU_ENV, run.log)
     orders += [role_order(run, "worker", name, env) for name in config.worker_names]
     if config.starts_router:
         orders += [_router_order(config, run, cluster, spec)]
-    asking = {name for name, service in services.items() if service.gpus}
+    asking = {name for name, service in once.items() if service.gpus}
+    asking |= {copy.process for copy in copies if services[copy.service].gpus}
     orders = [
         order
         if device == "cuda" and (KINDS[order.kind].has_devices or order.name in asking)

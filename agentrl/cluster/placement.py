@@ -11,16 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from agentrl.cluster.asked_hosts import AskedHosts
 from agentrl.cluster.host import ExitNotice, ProcessHost, ProcessOrder
 from agentrl.cluster.host_calls import answer, is_silent, on_slot, patiently, until_done
+from agentrl.cluster.keepers import Keepers
 from agentrl.cluster.kinds import ProcessKind
 from agentrl.cluster.no_place import answering, free_of, no_answer, no_place
 from agentrl.cluster.node_facts import NodeFacts, facts_of
 from agentrl.cluster.own_ray import join_ray, own_ray, patient_start, ray_options
 from agentrl.cluster.ports import NodePorts
 from agentrl.cluster.ray_calls import RayCalls, calls_ray
+from agentrl.cluster.ray_nodes import nodes_there
+from agentrl.cluster.service_copies import ServiceCopy
 from agentrl.cluster.signals import in_turns
 from agentrl.cluster.slots import (
     NodePlace,
@@ -28,15 +32,12 @@ from agentrl.cluster.slots import (
     Supply,
     bundle_sizes,
     bundles_of,
-    emptiest,
     in_order,
 )
 from agentrl.config.device import Device, DeviceFacts, look
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 
 __all__ = ["Cluster"]
-
-T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ class Cluster:
         self._taken: dict[str, Slot] = {}
         self._group: Any = None
         self._device = "CPU"
-        #: Hosts of lost slots that Ray has been asked for, and their answers.
-        self._asked: dict[str, tuple[Any, Any]] = {}
+        #: Hosts of lost slots that Ray has been asked for.
+        self._asked = AskedHosts()
         self._files: dict[str, bytes] = {}
         #: By slot, how many ends its host has told of; another host counts anew.
         self._heard: dict[str, int] = {}
@@ -106,7 +107,7 @@ class Cluster:
 
         try:
             self.ray_calls.end()
-            for host in (*self._hosts.values(), *(host for host, _ in self._asked.values())):
+            for host in (*self._hosts.values(), *self._asked.hosts):
                 ray.kill(host)  # threads that wait for its answer get an error
             if not self.ray_calls.wait():
                 _LOG.warning("a thread still waits for Ray, which is shut down")
@@ -123,39 +124,10 @@ class Cluster:
     def supply(self, device: Device) -> Supply:
         """What the nodes have for models on `device`."""
         resource: Literal["GPU", "CPU"] = "GPU" if device == "cuda" else "CPU"
-        nodes = self._nodes()
+        nodes = nodes_there()
         if device == "cpu" and len(nodes) == 1:
             return Supply()
         return Supply(resource, tuple(int(n["Resources"].get(resource, 0)) for n in nodes))
-
-    def _nodes(self) -> list[Mapping[str, Any]]:
-        """Nodes that are there: the driver's, then the others by address."""
-        import ray
-
-        here = ray.get_runtime_context().get_node_id()
-
-        def rank(node: Mapping[str, Any]) -> tuple[object, ...]:
-            place = _place_of(node)
-            return place.node != here, place.rank
-
-        return sorted((node for node in ray.nodes() if node["Alive"]), key=rank)
-
-    def nodes(self) -> list[NodePlace]:
-        """Where nodes are: this one, then the others by address."""
-        return [_place_of(node) for node in self._nodes()]
-
-    def ask_node(self, node: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
-        """What a function of agentrl's returns on a node. Raises EnvironmentSetupError where it
-        cannot be called there."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        options = {"num_cpus": 0, "max_retries": 0}
-        where = NodeAffinitySchedulingStrategy(node, soft=False)
-        task = ray.remote(function).options(scheduling_strategy=where, **options)
-        with answering(timeout_s):
-            answer: T = ray.get(task.remote(*args), timeout=timeout_s)
-        return answer
 
     def device_facts(self, check: Callable[[], None], timeout_s: float) -> DeviceFacts:
         """What the Python of a node with GPUs could do with them. `check` is called meanwhile, and
@@ -186,10 +158,14 @@ class Cluster:
         names = ", ".join(slot.name for slot in slots)
         sizes = bundle_sizes(slots)
         bundles = f" in bundles of {', '.join(map(str, sizes))} {device}s" if sizes else ""
+        self._device = device
+        # What copies of services need of their nodes, before bundles take it.
+        first = {s.name: self._host_for(s) for s in slots if s.bundle is None and s.needs_room}
         try:
+            if first:
+                self._wait_for([each.place.remote() for each in first.values()], timeout_s, check)
             self._group = self._reserve(bundles_of(slots, device), check, timeout_s)
-            self._device = device
-            hosts = [self._host_for(slot) for slot in slots]
+            hosts = [first.get(slot.name) or self._host_for(slot) for slot in slots]
             places = self._wait_for([host.place.remote() for host in hosts], timeout_s, check)
         except ray.exceptions.RayError as error:
             raise no_place(error, names + bundles, timeout_s, free_of(device)) from error
@@ -199,6 +175,7 @@ class Cluster:
             self._slot_of |= dict.fromkeys(slot.processes, slot.name)
             self._kind_of |= slot.processes
             _LOG.info("slot %s on %s: %s", slot.name, places[index], ", ".join(slot.processes))
+        self._asked.keepers = Keepers(slot.name for slot in slots if slot.copies)
 
     def places(self) -> dict[str, NodePlace]:
         """Where each slot is."""
@@ -220,39 +197,33 @@ class Cluster:
     def place_again(self, slot: str, timeout_s: float) -> NodePlace | None:
         """Ask Ray for a place for a lost slot, and write there what was written for all nodes; None
         if it has given none after `timeout_s`. Ray puts a bundle where there is room for all of
-        it; a slot without devices goes to the node that has the fewest of those. Raises
-        EnvironmentSetupError for a node that cannot be written to; another may be given next."""
+        it; a slot of agent workers goes where `Keepers` says. Raises EnvironmentSetupError for a
+        node that cannot be written to; another may be given next."""
         import ray
 
-        if slot not in self._asked:
-            its = self._taken[slot]
-            host = self._host_for(its, None if its.node is None else self._emptiest(slot))
-            self._asked[slot] = host, host.place.remote()
-        host, asked = self._asked[slot]
-        if not ray.wait([asked], timeout=timeout_s)[0]:
+        asked = self._asked.ask(slot, self._taken, self._places, self._host_for)
+        if not ray.wait([asked.answer], timeout=timeout_s)[0]:
+            self._asked.late(slot, self._taken[slot], self._call_s)
             return None
-        self._asked.pop(slot, None)
         try:
-            place: NodePlace = ray.get(asked)
+            place: NodePlace = ray.get(asked.answer)
             with on_slot(slot, place.address, self._call_s):
                 for path, data in self._files.items():
-                    answer(host.write_file.remote(path, data), self._call_s)
-        except SlotLostError as loss:
-            _LOG.warning("no place for %s yet: %s", slot, loss)
-            return None
-        except ray.exceptions.RayError as error:  # it was lost meanwhile, or cannot start there
+                    answer(asked.host.write_file.remote(path, data), self._call_s)
+        except EnvironmentSetupError:
+            self._asked.failed(slot)
+            raise
+        except (SlotLostError, ray.exceptions.RayError) as error:  # or it cannot start there
             _LOG.warning("no place for %s yet: %s", slot, error)
+            self._asked.failed(slot)
             return None
-        self._hosts[slot], self._places[slot] = host, place
+        self._asked.given(slot)
+        if not (self.copies(slot) and place.node == self._places[slot].node):
+            self._ports.take_back(self.processes(slot))
+        self._hosts[slot], self._places[slot] = asked.host, place
         self._heard.pop(slot, None)
-        self._ports.take_back(self.processes(slot))
         _LOG.info("slot %s on %s", slot, place)
         return place
-
-    def _emptiest(self, slot: str) -> str:
-        others = [name for name, its in self._taken.items() if its.bundle is None and name != slot]
-        taken = [self._places[name].node for name in others]
-        return emptiest([place.node for place in self.nodes()], taken)
 
     def _host_for(self, slot: Slot, node: str | None = None) -> Any:
         import ray
@@ -276,7 +247,7 @@ class Cluster:
             )
         if node is None:
             assert slot.node is not None
-            node = self._nodes()[slot.node]["NodeID"]
+            node = nodes_there()[slot.node]["NodeID"]
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _wait_for(
@@ -372,6 +343,20 @@ class Cluster:
         """The kinds of the processes that belong to a slot, by their names."""
         return {name: self._kind_of[name] for name in self.processes(slot)}
 
+    def copies(self, slot: str | None = None) -> list[ServiceCopy]:
+        """Copies of services that belong to a slot (None: to any), running or not."""
+        return [
+            copy for name, its in self._taken.items() if slot in (None, name) for copy in its.copies
+        ]
+
+    def copies_for(self, worker: str) -> list[str]:
+        """Processes of the copies that an agent worker uses: those on its node."""
+        return [copy.process for copy in self.copies(self._asked.keepers.of(self._slot_of[worker]))]
+
+    def port_held(self, process: str) -> int | None:
+        """The port that a process was given on the node where it is, if it was."""
+        return self._ports.held(process, self._places[self._slot_of[process]])
+
     def slots(self) -> list[str]:
         """Names of the placed slots."""
         return list(self._hosts)
@@ -391,7 +376,3 @@ class Cluster:
 
     def _there(self, slot: str) -> AbstractContextManager[None]:
         return on_slot(slot, self._places[slot].address, self._call_s)
-
-
-def _place_of(node: Mapping[str, Any]) -> NodePlace:
-    return NodePlace(node["NodeManagerAddress"], node["NodeID"])

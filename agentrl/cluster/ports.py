@@ -62,6 +62,15 @@ class NodePorts:
         self._given[place.node, found[0]] = process
         return found[0]
 
+    def held(self, process: str, place: NodePlace) -> int | None:
+        """The port that a process has on the node at `place`, if it has one."""
+        ports = (
+            port
+            for (node, port), its in self._given.items()
+            if (node, its) == (place.node, process)
+        )
+        return next(ports, None)
+
     def take_back(self, processes: Iterable[str]) -> None:
         """Ports of processes that will listen elsewhere."""
         gone = set(processes)

@@ -16,8 +16,9 @@ import anyio
 
 from agentrl.cluster.joined import lacks_of
 from agentrl.cluster.placement import Cluster
-from agentrl.cluster.restarts import Processes, in_thread
+from agentrl.cluster.restarts import Processes
 from agentrl.cluster.slots import NodePlace
+from agentrl.cluster.threads import in_thread
 from agentrl.errors import EnvironmentSetupError, InfrastructureError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
 

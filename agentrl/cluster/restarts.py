@@ -7,6 +7,7 @@
                        thing that it does is just that
     worker             the buffer is told first, so that its episodes are queued again
     buffer, service    started; whoever spoke to it asks again
+    copy of a service  the same; after its node was lost, agent workers start once it is ready
 
 Where learner and engines share devices (`--colocate`), all engines and all learner ranks end and
 start together: a process that is new cannot know which memory the others have.
@@ -25,7 +26,6 @@ import signal
 import uuid
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
 
 import anyio
 import msgspec
@@ -39,15 +39,15 @@ from agentrl.cluster.moving import moved
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.roster import Roster
-from agentrl.cluster.services import wait_ready
+from agentrl.cluster.routing import lacks_route, unroute
+from agentrl.cluster.services import until_ready
 from agentrl.cluster.spec import RunSpec
 from agentrl.cluster.supervision import counts_against_lease
-from agentrl.errors import EngineError, EnvironmentSetupError, SlotLostError
-from agentrl.serving.key import read_key
-from agentrl.serving.router_control import RouterControl
+from agentrl.cluster.threads import in_thread
+from agentrl.errors import EnvironmentSetupError, SlotLostError
 from agentrl.wire.messages import PeerLost, Republish
 
-__all__ = ["Processes", "in_thread"]
+__all__ = ["Processes"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,13 +104,7 @@ class Processes:
 
     async def ready(self, names: Collection[str]) -> None:
         """Wait until those that say when they are ready do. Raises EnvironmentSetupError."""
-        urls = {name: self.roster.orders[name].ready_url for name in names}
-        told = {name: url for name, url in urls.items() if url}
-
-        def is_lost(name: str) -> bool:
-            return name in self.roster.gone or self.roster.orders[name].ready_url != told[name]
-
-        await wait_ready(told, self.roster.spec.config.start_timeout_s, is_lost)
+        await until_ready(self.roster, names)
 
     async def start(self, name: str) -> None:
         """Start a process that is not running."""
@@ -208,7 +202,7 @@ class Processes:
             roster.spec, roster.orders = await in_thread(
                 moved, roster.spec, roster.orders, names, self._cluster
             )
-            roster.lost -= set(names)
+            roster.lost -= set(names) - roster.unused - roster.after_copies
             roster.down -= set(names)
             await self._write_spec(spec_file)
             urls = {engine.name: engine.url for engine in roster.spec.all_engines}
@@ -222,17 +216,50 @@ class Processes:
                     await self._requests.tell(self._next_question())
                     await self._restart_engines()
                 await self._restart_learner()
-        return [f"{name} ({urls[name]})" if name in urls else name for name in names]
+        urls |= {name: copy.url for name, copy in self.roster.spec.copies.items()}
+        there = [name for name in names if name not in self.roster.unused]
+        return [f"{name} ({urls[name]})" if name in urls else name for name in there]
 
     async def serve_again(self, names: Collection[str]) -> None:
-        """Have the engines of `names` get weights as soon as they are ready. The learner sees to
-        those that it shares devices with."""
+        """Have the engines of `names` get weights as soon as they are ready (the learner sees to
+        those that it shares devices with), and agent workers start once the copies of services
+        that they use are."""
         for name in names:
             kind = self.roster.kind(name)
-            if kind == "engine" and not self.roster.spec.config.colocate:
+            if name in self.roster.after_copies:
+                await self._start_after_copies(name)
+            elif kind == "engine" and not self.roster.spec.config.colocate:
                 await self._serve(engine_of(name))
             elif kind == "eval-engine":  # workers hear where it is
                 await self._requests.tell(self._next_question())
+
+    async def _start_after_copies(self, worker: str) -> None:
+        """Start an agent worker that was lost. A copy that is not ready in time is killed; then it
+        is started again."""
+        roster = self.roster
+        while worker in roster.lost:
+            await self._state.wait(lambda _: roster.has_copies(worker) or worker not in roster.lost)
+            lives = {name: self._lives.get(name) for name in roster.used_by(worker)}
+            if not all([await self._is_ready(name) for name in lives]):
+                continue
+            async with self._one_at_a_time:
+                is_same = lives == {name: self._lives.get(name) for name in roster.used_by(worker)}
+                if worker in roster.lost and roster.has_copies(worker) and is_same:
+                    roster.lost.discard(worker)
+                    with suppress(SlotLostError):  # who watches the slot decides
+                        await self.start(worker)
+
+    async def _is_ready(self, name: str) -> bool:
+        """Whether a process gets ready in time; one that does not is killed."""
+        life = self._lives.get(name)
+        try:
+            await self.ready([name])
+        except EnvironmentSetupError as error:
+            _LOG.error("%s; it is killed", error)
+            with suppress(SlotLostError):  # who watches the slot decides
+                await self.signal(name, life.incarnation if life else None, signal.SIGKILL)
+            return False
+        return True
 
     async def _serve(self, name: str) -> None:
         """Have `name` get weights, or a route, once it is ready. An engine that is not in time is
@@ -292,7 +319,7 @@ class Processes:
         """The learner has done its work. What it was told last it may not have heeded any more: if
         the router lacks an engine that came back, the learner is started again for it."""
         learner, late = self._lives[_TOLD], self._late
-        if late and await self._lacks(late):
+        if late and await lacks_route(self.spec, late):
             await self._begin_again(learner)
 
     async def ask_for_weights(self, name: str) -> None:
@@ -308,17 +335,6 @@ class Processes:
     def _next_question(self) -> Republish:
         self._num_asked += 1
         return Republish(self._num_asked, self.spec.all_engines if self._has_moved else [])
-
-    async def _lacks(self, late: set[str]) -> bool:
-        """Whether the router lacks one of these engines, or any when it was away itself."""
-        there = self.spec.engines
-        wanted = {e.url for e in there if e.name in late or "router" in late}
-        try:
-            async with self._router() as router:
-                return bool(wanted - (await router.workers()).keys())
-        except EngineError as error:
-            _LOG.warning("the router cannot say which engines it has: %s", error)
-            return True
 
     async def _begin_again(self, learner: _Life) -> None:
         """Start the learner again that has ended, unless somebody has done so."""
@@ -381,20 +397,4 @@ class Processes:
 
     async def unroute(self, name: str) -> None:
         """Take an engine out of the router: requests must not go where nobody is."""
-        (engine,) = [engine for engine in self.roster.spec.engines if engine.name == name]
-        try:
-            async with self._router() as router:
-                await router.remove(engine, deadline_s=self.roster.spec.config.call_timeout_s / 6)
-        except EngineError as error:
-            _LOG.warning("%s could not be unrouted: %s", name, error)
-
-    def _router(self) -> RouterControl:
-        spec, timeout_s = self.roster.spec, self.roster.spec.config.call_timeout_s / 12
-        assert spec.router_url is not None
-        key = read_key(spec.engine_key_file)
-        return RouterControl(spec.router_url, timeout_s=timeout_s, key=key)
-
-
-async def in_thread(function: Any, *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:
-    """Call something that waits, beside the event loop."""
-    return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=limiter)
+        await unroute(self.roster.spec, name)

@@ -55,13 +55,35 @@ class Roster:
         return [n for n in self.orders if n not in gone and KINDS[self.kind(n)].is_spare]
 
     @property
+    def unused(self) -> set[str]:
+        """Copies of services that no agent worker uses: their node has another, or they are on
+        none."""
+        used = {name for copies in self.spec.copies_used.values() for name in copies}
+        return {*self.of_kind("node-service")} - used
+
+    @property
+    def after_copies(self) -> set[str]:
+        """Agent workers that start only when the copies of services that they use are ready."""
+        return {name for name, copies in self.spec.copies_used.items() if copies}
+
+    def has_copies(self, worker: str) -> bool:
+        """Whether none of the copies that an agent worker uses is away."""
+        return self.gone.isdisjoint(self.used_by(worker))
+
+    def used_by(self, worker: str) -> list[str]:
+        """The copies of services that an agent worker uses."""
+        return self.spec.copies_used.get(worker, [])
+
+    @property
     def told(self) -> RunSpec:
         """What a process that is started from now on is told."""
         return self.spec.without_engines(self.gone)
 
     def can_go_on_without(self, names: Collection[str]) -> bool:
         """Whether others of each sort are left that are not away."""
-        kinds = {name: KINDS[self.kind(name)] for name in names}
+        facts = {name: KINDS[self.kind(name)] for name in names}
+        with_them = {self.kind(name) for name in names}
+        kinds = {n: kind for n, kind in facts.items() if kind.is_beside not in with_them}
         if not all(kind.is_spare for kind in kinds.values()):
             return False
         sorts = {self._sort(name) for name, kind in kinds.items() if kind.is_needed}

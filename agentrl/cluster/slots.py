@@ -3,7 +3,8 @@
     one node without GPUs   one slot on the driver's node runs everything
     else                    a slot per learner rank, per engine and per service that asks for some
                             devices or processors, with these; one on the driver's node for the
-                            rest, and one per further node for agent workers
+                            rest, and one per further node for agent workers; both also for copies
+                            of the services that each node has, with what these ask for
     --colocate              a slot per engine, with the learner ranks that have its devices too
     placeholder groups      a slot per device, in which nothing runs; under --colocate the learner's
                             ranks alone
@@ -17,7 +18,7 @@ a tensor-parallel group in several bundles that is no larger than the ranks of a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -25,6 +26,8 @@ import msgspec
 
 from agentrl.cluster.engine_parts import num_parts, part_names
 from agentrl.cluster.kinds import ProcessKind
+from agentrl.cluster.packing import fits
+from agentrl.cluster.service_copies import ServiceCopy, copies_of, room_beside, totals
 from agentrl.config.engine_groups import (
     PLACEHOLDER,
     EngineGroup,
@@ -43,17 +46,9 @@ __all__ = [
     "Supply",
     "bundle_sizes",
     "bundles_of",
-    "emptiest",
-    "fits",
     "in_order",
     "plan_slots",
 ]
-
-
-#: Placements of bundles that are tried before Ray is asked without knowing.
-_TRIALS = 20_000
-#: Bundles of more than one device of which that is asked.
-_MOST = 500
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -67,7 +62,8 @@ class Supply(msgspec.Struct, frozen=True):
 class Slot(msgspec.Struct, frozen=True):
     """A host's share of a node: its name, number of devices, and the kinds of the processes that
     belong to it, by their names. It is in a bundle (its number), or on a node (its number; 0 is the
-    driver's). `num_cpus`: processors that are set aside for it beside devices that are none."""
+    driver's). `num_cpus`: processors that are set aside for it beside devices that are none.
+    `copies`: those of services that each node has, whose devices and processors are the slot's."""
 
     name: str
     size: int
@@ -75,6 +71,12 @@ class Slot(msgspec.Struct, frozen=True):
     bundle: int | None = None
     node: int | None = 0
     num_cpus: int = 0
+    copies: tuple[ServiceCopy, ...] = ()
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether Ray sets something aside for it."""
+        return self.size > 0 or self.num_cpus > 0
 
 
 class NodePlace(msgspec.Struct, frozen=True):
@@ -100,9 +102,11 @@ def plan_slots(
     supply: Supply,
     services: Mapping[str, int],
     cpus: Mapping[str, int] = MappingProxyType({}),
+    per_node: Collection[str] = (),
 ) -> list[Slot]:
     """Slots of a run. `services`: the GPUs of each, which it has where models run on GPUs. `cpus`:
-    the processors of those that ask for some.
+    the processors of those that ask for some. `per_node`: services of which each node with agent
+    workers has a copy.
 
     Raises EnvironmentSetupError for one that the cluster is too small for.
     """
@@ -112,11 +116,12 @@ def plan_slots(
     if config.plays_only:  # what stands in for a learner needs no device
         learners, rest = [], _of("learner", *learners) | rest
     workers, of_evaluations = config.worker_names, config.eval_engines
+    once = [name for name in services if name not in per_node]
     if not supply.of_nodes:
         apart = _of("eval-engine", *(engine.name for engine in of_evaluations))
         host = _of("engine", *engines) | _of("learner", *learners) | rest | apart
-        host |= _of("worker", *workers) | _of("service", *services)
-        return [Slot("host", 0, host)]
+        host |= _of("worker", *workers) | _of("service", *once)
+        return [_with_copies(Slot("host", 0, host), dict.fromkeys(per_node, 0), {})]
     groups, largest = config.engine_groups if engines else [], max(supply.of_nodes)
     _check_parts(config, groups, largest)
     if config.colocate:
@@ -129,7 +134,7 @@ def plan_slots(
     asking = {n: size for n, size in services.items() if size and supply.device == "GPU"}
     if supply.device == "CPU":  # processors are the devices
         asking, cpus = {n: cpus[n] for n in services if cpus.get(n)}, {}
-    own = [name for name in services if asking.get(name) or cpus.get(name)]
+    own = [name for name in once if asking.get(name) or cpus.get(name)]
     alone = [Slot(e.name, e.size, _of("eval-engine", e.name)) for e in of_evaluations]
     alone += [
         Slot(name, asking.get(name, 0), _of("service", name), num_cpus=cpus.get(name, 0))
@@ -140,19 +145,49 @@ def plan_slots(
         msgspec.structs.replace(slot, bundle=first + index, node=None)
         for index, slot in enumerate(alone)
     ]
-    _check_total(config, supply, sum(slot.size for slot in bundled), asking)
+    here = _of("service", *(name for name in once if name not in own))
+    copied = {name: asking.get(name, 0) for name in per_node}
+    on_nodes = [
+        _with_copies(slot, copied, cpus)
+        for slot in _on_nodes(rest, workers, here, len(supply.of_nodes))
+    ]
+    copies = [slot.copies for slot in on_nodes]
+    asking = {name: size for name, size in asking.items() if name in once}
+    needed = sum(slot.size for slot in (*on_nodes, *bundled))
+    _check_total(config, supply, needed, asking | totals(copies))
     _check_nodes(config, supply, max(bundle_sizes(bundled), default=0), asking)
-    _check_packing(supply, bundle_sizes(bundled))
+    room = room_beside(copies, supply.of_nodes, supply.device)
+    _check_packing(Supply(supply.device, room), bundle_sizes(bundled))
     _check_tensor_groups(config, supply, bundled)
-    num_nodes = len(supply.of_nodes)
-    mine = workers[0::num_nodes]
-    others = [
+    return [*on_nodes, *bundled]
+
+
+def _on_nodes(
+    rest: dict[str, ProcessKind],
+    workers: Sequence[str],
+    services: dict[str, ProcessKind],
+    num_nodes: int,
+) -> list[Slot]:
+    """Slots without a bundle: the driver's, and those of agent workers on further nodes. `rest` and
+    `services` are on the driver's too."""
+    mine = rest | _of("worker", *workers[0::num_nodes]) | services
+    return [Slot("host", 0, mine)] + [
         Slot(f"workers-{node}", 0, _of("worker", *workers[node::num_nodes]), node=node)
         for node in range(1, min(num_nodes, len(workers)))
     ]
-    here = [name for name in services if name not in own]
-    host = rest | _of("worker", *mine) | _of("service", *here)
-    return [Slot("host", 0, host), *others, *bundled]
+
+
+def _with_copies(slot: Slot, services: Mapping[str, int], cpus: Mapping[str, int]) -> Slot:
+    """A slot of a node with a copy of each of these services, and with the devices and processors
+    of all of them."""
+    copies = copies_of(slot.node or 0, services, cpus)
+    return msgspec.structs.replace(
+        slot,
+        size=sum(copy.size for copy in copies),
+        num_cpus=sum(copy.num_cpus for copy in copies),
+        processes=slot.processes | _of("node-service", *(copy.process for copy in copies)),
+        copies=copies,
+    )
 
 
 def _of(kind: ProcessKind, *names: str) -> dict[str, ProcessKind]:
@@ -247,12 +282,6 @@ def in_order(slots: Sequence[Slot], places: Sequence[NodePlace]) -> list[int]:
             for index, place in zip(receivers, members[come_from], strict=True):
                 taken[index] = place
     return taken
-
-
-def emptiest(nodes: Sequence[str], taken: Iterable[str]) -> str:
-    """Of `nodes` the one that is `taken` least often; of several the first."""
-    times = Counter(taken)
-    return min(nodes, key=lambda node: times[node])
 
 
 def _check_total(
@@ -364,27 +393,3 @@ def _check_tensor_groups(config: RunConfig, supply: Supply, slots: Sequence[Slot
 def _divisors(number: int) -> str:
     *most, last = (str(each) for each in range(1, number + 1) if number % each == 0)
     return f"{', '.join(most)} or {last}" if most else last
-
-
-def fits(sizes: Sequence[int], rooms: Sequence[int]) -> bool:
-    """Whether bundles of these sizes have room on nodes of these; also True where that would take
-    too long to find out."""
-    left = sorted((size for size in sizes if size > 1), reverse=True)
-    if sum(sizes) > sum(rooms) or len(left) > _MOST:
-        return sum(sizes) <= sum(rooms)
-    hopeless: set[tuple[int, tuple[int, ...]]] = set()
-
-    def place(index: int, free: tuple[int, ...]) -> bool:
-        if index == len(left) or len(hopeless) > _TRIALS:
-            return True
-        if (index, free) in hopeless:
-            return False
-        for room in sorted({room for room in free if room >= left[index]}):
-            rest = list(free)
-            rest.remove(room)
-            if place(index + 1, tuple(sorted([*rest, room - left[index]]))):
-                return True
-        hopeless.add((index, free))
-        return False
-
-    return place(0, tuple(sorted(rooms)))

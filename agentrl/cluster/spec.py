@@ -7,13 +7,14 @@ import msgspec
 
 from agentrl.config.eval_sets import EvalSet
 from agentrl.config.run import RunConfig
+from agentrl.envs.env import ServiceSpec
 from agentrl.errors import ConfigError
 from agentrl.model_dir import CONFIG, decoder_config
 from agentrl.models.routes import Routes
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import CurveKeys, load_keys
 
-__all__ = ["ModelFacts", "RunSpec", "key_files", "read_model_facts", "read_spec"]
+__all__ = ["CopyAddress", "ModelFacts", "RunSpec", "key_files", "read_model_facts", "read_spec"]
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -25,11 +26,21 @@ class ModelFacts(msgspec.Struct, frozen=True):
     routes: Routes | None = None
 
 
+class CopyAddress(msgspec.Struct, frozen=True):
+    """A copy of a service that each node has: under which name an Env finds it, where it listens,
+    and what it is started from."""
+
+    service: str
+    url: str
+    spec: ServiceSpec
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses and facts of a run, fixed before its processes start. Without engines there is no
     router either. Keys are told by the names of their files. `eval_sets`: those that flags name;
     `eval_engines`: those of evaluations that are apart, which no router knows; `push_ports`: where
-    engines meet the learner in pushes; none: wherever a port is free."""
+    engines meet the learner in pushes; none: wherever a port is free. `copies`: those of services
+    that each node has, by process; `copies_used`: by agent worker, those on its node."""
 
     config: RunConfig
     run_dir: str
@@ -40,6 +51,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     engines: list[EngineAddress]
     eval_engines: list[EngineAddress] = []
     services: dict[str, str]
+    copies: dict[str, CopyAddress] = {}
+    copies_used: dict[str, list[str]] = {}
     eval_sets: list[EvalSet] = []
     master_address: str
     master_port: int
@@ -52,6 +65,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def all_engines(self) -> list[EngineAddress]:
         """Those of training and of evaluations."""
         return self.engines + self.eval_engines
+
+    def services_of(self, worker: str) -> dict[str, str]:
+        """The address of each service for this agent worker: of those that each node has, that of
+        the copy on its own."""
+        copies = [self.copies[name] for name in self.copies_used.get(worker, [])]
+        return self.services | {copy.service: copy.url for copy in copies}
 
     def without_engines(self, names: Collection[str]) -> "RunSpec":
         """The same without these engines."""

@@ -31,7 +31,7 @@ from agentrl.cluster.layout import RunDir
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.requests import Requests
 from agentrl.cluster.rescheduling import Rescheduler
-from agentrl.cluster.restarts import Processes, in_thread
+from agentrl.cluster.restarts import Processes
 from agentrl.cluster.standstill import STACKS, Standstill, stacks_of
 from agentrl.cluster.supervision import (
     MAX_RESTARTS,
@@ -41,6 +41,7 @@ from agentrl.cluster.supervision import (
     has_crashed_learner,
     must_be_killed,
 )
+from agentrl.cluster.threads import in_thread
 from agentrl.errors import AgentRLError, InfrastructureError, RestartsSpentError, SlotLostError
 from agentrl.telemetry.recorder import Recorder
 

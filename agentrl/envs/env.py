@@ -10,7 +10,7 @@ is an `EnvError` to the framework, unless it is one of agentrl's own errors, whi
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 import msgspec
@@ -35,7 +35,7 @@ _REWARDING = frozenset({"score", "step", "run_tools"})
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
-    """A process that an Env needs beside it, started by the cluster once per run.
+    """A process that an Env needs beside it, started by the cluster once per run or per node.
 
     `argv` is run without a shell, `{host}` and `{port}` in it replaced by the address to listen on;
     the service is up when an HTTP GET of `ready_path` there answers 200. Its address reaches the
@@ -44,7 +44,13 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     `gpus`: devices of its own in a run on GPUs, all on one node. A service that asks for none sees
     none, because all others belong to engines and learner. `cpus`: processors that Ray sets aside
     for it, on any one node (with its devices, if it asks for both); 0: it runs where the program
-    does. A run without a cluster sets none aside. Raises ValueError for fewer than 0.
+    does. A run without a cluster sets none aside.
+
+    `per`: "run": one process serves all agent workers. "node": each node with agent workers has a
+    copy with `gpus` and `cpus` of its own there, and an Env finds that of its node under the same
+    name.
+
+    Raises ValueError for fewer than 0, and for another `per`.
     """
 
     name: str
@@ -52,8 +58,11 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     ready_path: str
     gpus: int = 0
     cpus: int = 0
+    per: Literal["run", "node"] = "run"
 
     def __post_init__(self) -> None:
+        if self.per not in ("run", "node"):
+            raise ValueError(f'service {self.name}: per is {self.per!r}; give "run" or "node"')
         for what, number in (("gpus", self.gpus), ("cpus", self.cpus)):
             if number < 0:
                 raise ValueError(f"service {self.name}: {what} is {number}; give 0 or more")

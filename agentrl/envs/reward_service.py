@@ -7,7 +7,7 @@ asks a model asks it, at `path`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,12 +21,15 @@ SERVICE = "reward-model"
 
 class RewardService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """argv: run without a shell, `{host}` and `{port}` replaced. ready_path: where a GET answers
-    200 once it is up. path: what follows its address in a request. gpus: devices of its own."""
+    200 once it is up. path: what follows its address in a request. gpus, cpus and per: devices and
+    processors of its own, and whether each node has a copy, as in `ServiceSpec`."""
 
     argv: list[str]
     ready_path: str = "/health"
     path: str = ""
     gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
+    cpus: Annotated[int, msgspec.Meta(ge=0)] = 0
+    per: Literal["run", "node"] = "run"
 
 
 def service_of(told: Mapping[str, Any]) -> RewardService:

@@ -4,6 +4,8 @@ process      NAME            of the run's Env
              NAME-PART       of a part, where no process runs the same service yet
              NAME-evalN      of the Nth set, likewise
 
+A service that each node has is NAME on the program's node, and NAME.1, NAME.2 on others.
+
 A process, its slot and its log file have one name in a run. Refused are names that the run's own
 have, one name for two services, and names that cannot be a file's in the folder of logs.
 """
@@ -20,7 +22,7 @@ from agentrl.envs.env import ServiceSpec
 from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
 
-__all__ = ["Services", "cpus_of", "gpus_of", "services_of_run"]
+__all__ = ["Services", "copy_name", "needs_of", "per_node", "services_of_run"]
 
 #: What processes, logs and slots (`agentrl/cluster/slots.py`) of the run itself are called.
 _OWN = re.compile(
@@ -65,17 +67,38 @@ def services_of_run(config: RunConfig, sets: Sequence[EvalSet]) -> Services:
 
     of_parts = [placed(part.config, part.name) for part in parts]
     of_sets = [placed(one.config, f"eval{place}") for place, one in enumerate(sets)]
+    for name in processes:
+        _check_no_copy(name, per_node(processes), config)
     return Services(processes, of_parts, of_sets)
 
 
-def gpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
-    """How many GPUs each service asks for, by the name of its process."""
-    return {name: spec.gpus for name, spec in services.items()}
+def needs_of(
+    services: Mapping[str, ServiceSpec],
+) -> tuple[dict[str, int], dict[str, int], list[str]]:
+    """By the names of their processes, the GPUs and the processors that services ask for, and of
+    which of them each node has a copy."""
+    gpus = {name: spec.gpus for name, spec in services.items()}
+    cpus = {name: spec.cpus for name, spec in services.items()}
+    return gpus, cpus, per_node(services)
 
 
-def cpus_of(services: Mapping[str, ServiceSpec]) -> dict[str, int]:
-    """How many processors each service asks for, by the name of its process."""
-    return {name: spec.cpus for name, spec in services.items()}
+def per_node(services: Mapping[str, ServiceSpec]) -> list[str]:
+    """The processes of which each node with agent workers has a copy."""
+    return [name for name, spec in services.items() if spec.per == "node"]
+
+
+def copy_name(process: str, node: int) -> str:
+    """The process of a copy, by the number of its node (0: the program's)."""
+    return f"{process}.{node}" if node else process
+
+
+def _check_no_copy(name: str, copied: Sequence[str], config: RunConfig) -> None:
+    for each in copied:
+        if re.fullmatch(re.escape(each) + r"\.\d+", name):
+            raise ConfigError(
+                f"{_whose(config)}: the service {name!r} has the name of a copy of {each!r} "
+                '(per="node") on another node; give it another name'
+            )
 
 
 def _check_name(name: object, config: RunConfig) -> None:

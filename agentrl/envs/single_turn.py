@@ -99,8 +99,9 @@ class SingleTurnEnv(Env):
         told = args.get("reward_service")
         if told is None:
             return {}
-        service = service_of(told)
-        return {SERVICE: ServiceSpec(SERVICE, service.argv, service.ready_path, service.gpus)}
+        asked = service_of(told)
+        own = asked.gpus, asked.cpus, asked.per
+        return {SERVICE: ServiceSpec(SERVICE, asked.argv, asked.ready_path, *own)}
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
         del seed

@@ -172,6 +172,10 @@ class Nodes:
     def kill(self, node: int) -> None:
         """The node is gone, with all of its processes, at once and without a word."""
         self.cut(node)
+        self.end(node)
+
+    def end(self, node: int) -> None:
+        """The same, but its connections are closed, so that Ray hears of it at once."""
         self._running[node].send_signal(signal.SIGKILL)
         self._running[node].wait()
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+__all__ = ["CLUSTER", "heard", "running"]
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
@@ -30,8 +32,9 @@ for line in sys.stdin:
     if line.strip() == "add":
         node = cluster.add_node(wait=False, **of_node)
         cluster.wait_for_nodes(timeout=600)
-    else:
-        node = nodes.pop()
+    else:  # the one that is named, or the newest
+        node = next((each for each in nodes if each.node_id in line), nodes[-1])
+        nodes.remove(node)
         cluster.remove_node(node)
     print(node.node_id, flush=True)
 cluster.shutdown()
@@ -83,7 +86,7 @@ with Cluster(sys.argv[1], Path("unused")) as cluster:
 """
 
 
-def _running(home: Path, code: str, *args: str, **more: str) -> "subprocess.Popen[str]":
+def running(home: Path, code: str, *args: str, **more: str) -> "subprocess.Popen[str]":
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     env |= {"HOME": str(home), **more}
@@ -91,7 +94,7 @@ def _running(home: Path, code: str, *args: str, **more: str) -> "subprocess.Pope
     return subprocess.Popen(command, text=True, cwd=ROOT, env=env, **pipes)
 
 
-def _heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
+def heard(process: "subprocess.Popen[str]", said: str | None = None) -> str:
     """The next line of a process, that was told something before."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -109,9 +112,9 @@ def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_to
     a place at once; the rest on a node that joins later, with as many devices."""
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("t" * 64)
-    with _running(tmp_path, CLUSTER, RAY_AUTH_MODE=mode) as cluster:
-        with _running(tmp_path, PLACE, _heard(cluster), str(tmp_path / "spec")) as driver:
-            places = json.loads(_heard(driver))
+    with running(tmp_path, CLUSTER, RAY_AUTH_MODE=mode) as cluster:
+        with running(tmp_path, PLACE, heard(cluster), str(tmp_path / "spec")) as driver:
+            places = json.loads(heard(driver))
             assert set(places) == {
                 "host", "workers-1", "workers-2", "engine-0", *(f"learner-{r}" for r in range(4))
             }  # fmt: skip
@@ -122,14 +125,14 @@ def test_ranks_and_engines_count_up_with_nodes_and_devices_and_a_lost_node_is_to
             assert len(set(on_nodes)) == 3
             assert places["engine-0"][1:] == ["0", "1"]
             assert len({places[name][0] for name in ("host", "workers-1", "workers-2")}) == 3
-            gone = _heard(cluster, "remove")
+            gone = heard(cluster, "remove")
             assert gone in {places["workers-1"][0], places["workers-2"][0]}
-            assert set(map(tuple, json.loads(_heard(driver, gone)))) == {()}
+            assert set(map(tuple, json.loads(heard(driver, gone)))) == {()}
             on_it = {name for name, (node, *_) in places.items() if node == gone}
             bundled = {name for name in on_it if not name.startswith("workers")}
-            assert json.loads(_heard(driver)) == [None] * len(bundled) != []
-            joined = _heard(cluster, "add")
-            again, ended = json.loads(_heard(driver, "go on"))
+            assert json.loads(heard(driver)) == [None] * len(bundled) != []
+            joined = heard(cluster, "add")
+            again, ended = json.loads(heard(driver, "go on"))
             for name in on_it:
                 assert (again[name][0] == joined) == (name in bundled)
                 assert len(again[name]) == len(places[name])

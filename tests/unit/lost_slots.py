@@ -41,6 +41,8 @@ SLOTS: dict[str, Sequence[str]] = {
 
 def kind_of(name: str) -> str:
     """The kind of a process of that name."""
+    if name.startswith("search"):
+        return "node-service"
     return "eval-engine" if name.startswith("eval-") else name.partition("-")[0]
 
 
@@ -48,7 +50,8 @@ class Nodes(PaperCluster):
     """Slots of which some are `lost` at the first look. `places`: how often Ray is asked for each
     before it has room, which it has when the run knows of all that are lost (`known`); `lacking`:
     how often a new node is found to lack something; `refusing`: how often one cannot be written
-    to."""
+    to. `uses`: the copies of services that agent workers use; `ports`: those given to processes
+    that are not as usual, `held`: those that processes keep; `there`: where places are given."""
 
     def __init__(
         self, lost: Sequence[str], places: Mapping[str, int], slots: dict[str, Sequence[str]]
@@ -57,6 +60,10 @@ class Nodes(PaperCluster):
         self.lost, self.slots_of = set(lost), slots
         self.asked_for = dict(places)
         self.lacking = self.refusing = 0
+        self.uses: dict[str, list[str]] = {}
+        self.ports: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        self.there = "10.0.0.9"
         self.known: Callable[[], set[str]] = set
         self.written: list[RunSpec] = []
         self.address = dict.fromkeys(slots, "10.0.0.2")
@@ -97,8 +104,14 @@ class Nodes(PaperCluster):
         if self.asked_for[slot] > 0:
             return None
         self.lost.discard(slot)
-        self.address[slot] = "10.0.0.9"
-        return NodePlace("10.0.0.9", "n9")
+        self.address[slot] = self.there
+        return NodePlace(self.there, "n9")
+
+    def copies_for(self, worker: str) -> list[str]:
+        return self.uses.get(worker, [])
+
+    def port_held(self, process: str) -> int | None:
+        return self.held.get(process)
 
     def places(self) -> dict[str, NodePlace]:
         return {slot: NodePlace(address) for slot, address in self.address.items()}
@@ -108,7 +121,7 @@ class Nodes(PaperCluster):
         return self.address[slot]
 
     def reserve_port(self, process: str) -> int:
-        return 7000 + int(process[-1])
+        return self.ports.get(process) or 7000 + int(process[-1])
 
     def start(self, order: ProcessOrder) -> int:
         (slot,) = [slot for slot, names in self.slots_of.items() if order.name in names]

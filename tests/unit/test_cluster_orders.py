@@ -8,23 +8,27 @@ from typing import Any, cast
 import pytest
 
 import agentrl.envs.search_r1
-from agentrl.cluster.host import ProcessOrder
+from agentrl.cluster.host import ProcessOrder, environment_of
 from agentrl.cluster.layout import RunDir
 from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.placement import Cluster
+from agentrl.cluster.service_copies import ServiceCopy
+from agentrl.cluster.slots import Slot, Supply, plan_slots
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
+from agentrl.envs.services import needs_of
 
 MODEL = Path(agentrl.envs.search_r1.__file__).parent / "model"
 
 
 class OneNode:
     """A cluster with one slot, whose ports are numbers, or with slots for the `parts` of an engine
-    on nodes of their own."""
+    on nodes of their own. `host`: a slot with copies of services."""
 
-    def __init__(self, parts: Sequence[str] = ()) -> None:
+    def __init__(self, parts: Sequence[str] = (), host: Slot | None = None) -> None:
         self._port = 20000
         self._parts = parts
+        self._host = host
 
     def slots(self) -> list[str]:
         return ["host", *self._parts]
@@ -35,6 +39,13 @@ class OneNode:
     def reserve_port(self, process: str) -> int:
         self._port += 1
         return self._port
+
+    def copies(self) -> list[ServiceCopy]:
+        assert self._host is not None
+        return [*self._host.copies]
+
+    def copies_for(self, worker: str) -> list[str]:
+        return [copy.process for copy in self.copies()]
 
 
 def planned(
@@ -70,6 +81,34 @@ def test_on_cuda_the_devices_are_those_that_ray_gave_and_others_see_none(
     sees = {name for name, env in told.items() if "CUDA_VISIBLE_DEVICES" not in env}
     assert sees == {"engine-0", "learner-0"} | ({"search"} if gpus else set())
     assert {env["CUDA_VISIBLE_DEVICES"] for name, env in told.items() if name not in sees} == {""}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_copies_on_a_node_see_their_own_devices_and_workers_are_told_of_them(
+    device: Any, tmp_path: Path
+) -> None:
+    asked = {"judge": (["serve", "{port}"], 2), "search": (["find"], 0), "model": (["rate"], 1)}
+    services = {n: ServiceSpec(n, argv, "/", gpus, 0, "node") for n, (argv, gpus) in asked.items()}
+    flags: dict[str, Any] = {"run_dir": str(tmp_path), "actor_num_gpus_per_node": 1}
+    config = RunConfig(hf_checkpoint=str(MODEL), device=device, **flags)
+    supply = Supply("GPU", (8,)) if device == "cuda" else Supply()
+    host = plan_slots(config, supply, *needs_of(services))[0]
+    with RunDir(config) as run:
+        cluster = cast(Cluster, OneNode(host=host))
+        spec, planned = plan_processes(config, run, cluster, services, device)
+    orders = {order.name: order for order in planned}
+    names = [order.name for order in planned]
+    assert names.index("judge") < names.index("worker-0")
+    url = spec.services_of("worker-0")["judge"]
+    assert orders["judge"].argv == ("serve", url.rpartition(":")[2])
+    assert orders["judge"].ready_url == f"{url}/"
+    assert {orders[name].kind for name in asked} == {"node-service"}
+    node = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+    sees = {
+        n: environment_of(orders[n], node)["CUDA_VISIBLE_DEVICES"] for n in [*asked, "worker-0"]
+    }
+    hidden = dict.fromkeys(sees, "")
+    assert sees == (hidden | {"judge": "4,5", "model": "6"} if device == "cuda" else hidden)
 
 
 def test_on_a_cluster_processes_start_as_here_and_meet_at_the_nodes_address(

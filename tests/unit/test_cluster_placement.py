@@ -336,21 +336,6 @@ def test_a_lost_slot_takes_the_place_that_ray_gives_its_bundle(
     assert cluster.places()["engine-0"].address == "10.0.0.7"
 
 
-def test_workers_are_placed_again_where_the_fewest_of_them_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cluster = Cluster("10.0.0.1:6379", Path("/r"))
-    at = {"host": "n0", "workers-1": "n1", "workers-2": "n2", "engine-0": "n3"}
-    for number, (slot, node) in enumerate(at.items()):
-        bundle = 0 if slot == "engine-0" else None
-        cluster._taken[slot] = Slot(slot, 0, {}, bundle=bundle, node=number)
-        cluster._places[slot] = NodePlace(f"10.0.0.{number}", node)
-    for alive, chosen in (("n0 n2", "n0"), ("n0 n2 n3", "n3"), ("n0 n1 n2", "n1")):
-        there = [NodePlace("", node) for node in alive.split()]
-        monkeypatch.setattr(cluster, "nodes", lambda there=there: there)
-        assert cluster._emptiest("workers-1") == chosen
-
-
 @pytest.mark.parametrize("raised", ["ActorUnavailableError", "GetTimeoutError"])
 def test_a_signal_to_a_node_that_is_silent_is_none(
     raised: str, monkeypatch: pytest.MonkeyPatch

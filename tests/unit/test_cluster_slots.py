@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from agentrl.cluster.dry_placement import placed, placement_notes
 from agentrl.cluster.engine_parts import num_parts
+from agentrl.cluster.packing import fits
 from agentrl.cluster.slots import (
     NodePlace,
     Slot,
     Supply,
     bundle_sizes,
-    fits,
     in_order,
     plan_slots,
 )
@@ -271,12 +271,12 @@ def test_a_dry_run_names_each_node_with_its_processes_and_devices() -> None:
         "learner-0": NodePlace("10.0.0.1", "a", ("3",)),
         "engine-0": NodePlace("10.0.0.2", "b", ("0", "1")),
     }
-    processes = {
-        "host": ("buffer", "router"),
-        "learner-0": ("learner-0",),
-        "engine-0": ("engine-0",),
-    }
-    assert placed(places, processes) == [
+    slots = [
+        Slot("host", 0, {"buffer": "buffer", "router": "router"}),
+        Slot("learner-0", 1, {"learner-0": "learner"}, bundle=0, node=None),
+        Slot("engine-0", 2, {"engine-0": "engine"}, bundle=1, node=None),
+    ]
+    assert placed(places, slots) == [
         "on 10.0.0.1: buffer, router, learner-0 (device 3)",
         "on 10.0.0.2: engine-0 (devices 0, 1)",
     ]

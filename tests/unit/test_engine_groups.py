@@ -146,7 +146,7 @@ def test_devices_of_a_placeholder_are_kept_and_nothing_runs_there(said: Any) -> 
     slots = plan_slots(config, Supply("GPU", (4, 4, 4)), {})
     assert bundle_sizes(slots) == [2, 2, 2, 1, 1, 1, 1]
     places = {slot.name: NodePlace("10.0.0.1", "n", ("7",)) for slot in slots}
-    (line,) = placed(places, {slot.name: slot.processes for slot in slots})
+    (line,) = placed(places, slots)
     assert line.count("nothing (device 7)") == 2
     text = r"2 learner ranks \+ 2 engines x 2 \+ 2 empty \+ 2 engines x 1\) and the cluster has 4"
     with pytest.raises(EnvironmentSetupError, match=text):

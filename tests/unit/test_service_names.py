@@ -85,3 +85,22 @@ def test_it_is_refused_before_the_start_and_in_a_dry_run(write: Write) -> None:
     argv = ["--env", "calc.py:Calc", "--prompt-data", "rows.jsonl", "--dry-run"]
     with pytest.raises(ConfigError, match="the service 'worker-0'"):
         train(argv, "train_async")
+
+
+class Copied(Named):
+    """The same, of which each node has a copy of `search`."""
+
+    @classmethod
+    def service_specs(cls, args: Any) -> dict[str, ServiceSpec]:
+        once = super().service_specs(args)
+        return once | {"search": ServiceSpec("search", ["serve"], "/", per="node")}
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("search.1", True), ("search.a", False)])
+def test_a_service_with_the_name_of_a_copy_is_refused(name: str, is_refused: bool) -> None:
+    run = RunConfig(env=f"{HERE}Copied", env_args={"names": [name]})
+    if not is_refused:
+        assert {*services_of_run(run, []).processes} == {name, "search"}
+        return
+    with pytest.raises(ConfigError, match=r"'search\.1' has the name of a copy of 'search'"):
+        services_of_run(run, [])

@@ -67,7 +67,11 @@ def teacher_of(config: RunConfig) -> TeacherClient | None:
 async def _work(spec: RunSpec, name: str) -> None:
     config = spec.config
     settings = WorkerSettings.from_config(
-        config, Path(spec.model_dir), spec.model.max_context, spec.services, spec.eval_sets
+        config,
+        Path(spec.model_dir),
+        spec.model.max_context,
+        spec.services_of(name),
+        spec.eval_sets,
     )
     teacher = teacher_of(config)
     worker = Worker(settings, teacher)
