@@ -27,6 +27,8 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
     """PLANNED by `init_forward_metadata` -> used by every layer -> PLANNED for the next batch."""
 
     needs_cpu_seq_lens = True
+    #: What attends, with the arguments of torch's.
+    core = staticmethod(torch.nn.functional.scaled_dot_product_attention)
 
     def __init__(self, model_runner: Any) -> None:
         super().__init__(model_runner)
@@ -116,6 +118,7 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
             out,
             scale=layer.scaling,
             workspace=self._workspace,
+            core=self.core,
         )
         return out.flatten(1)
 
