@@ -8,8 +8,9 @@ alone, one layer or two fused ones, any library, any number of threads. What is 
 operations that IEEE 754 rounds correctly (+, -, *, /, sqrt), each a torch call of its own; exp and
 log are made of these.
 
-All functions take float32 and return float32. They are about as exact as torch's own in float32,
-and an order of magnitude slower. None has a gradient. At most 2^21 terms are summed.
+All functions take float32 and return float32, and none has a gradient. They are as near to the
+true values as torch's own in float32, but for products of long rows: of 4096 numbers they are six
+times as far off. At most 2^21 terms are summed.
 
 T tokens, N queries, L keys, H query heads, K key heads, D head size, V vocabulary.
 """

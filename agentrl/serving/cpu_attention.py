@@ -151,9 +151,7 @@ def attend(
         query = query.permute(0, 2, 3, 1, 4).reshape(num, kv_heads, groups * width, -1)
         if width > 1:
             mask = mask.repeat(1, 1, groups, 1)
-        out = core(
-            query, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale
-        )
+        out = core(query, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale)
         out = out.reshape(num, kv_heads, groups, width, -1).permute(0, 3, 1, 2, 4)
         out_NHD.index_copy_(0, tokens, out.reshape(num * width, heads, -1))
 

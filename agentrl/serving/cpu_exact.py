@@ -40,6 +40,7 @@ def _logits(_processor: Any, hidden: Tensor, head: Any, *_unused: Any, **_none: 
 def _norm(
     norm: Any, x: Tensor, residual: Tensor | None = None, *_unused: Any, **_none: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
+    """A residual is added before; it is returned too."""
     if residual is None:
         return exact.rms_norm(x, norm.weight, norm.variance_epsilon)
     x = x + residual
@@ -80,7 +81,9 @@ class ExactAttnBackend(BatchedAttnBackend):
 class ExactSampler(InversionSampler):
     """The log-probabilities that it reports are those of `exact.logprobs`."""
 
-    def forward(self, output: Any, info: Any, return_logprob: bool, *rest: Any, **named: Any) -> Any:
+    def forward(
+        self, output: Any, info: Any, return_logprob: bool, *rest: Any, **named: Any
+    ) -> Any:
         logits = output.next_token_logits.clone()  # it divides them in place
         chosen = super().forward(output, info, return_logprob, *rest, **named)
         if return_logprob:

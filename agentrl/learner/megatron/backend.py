@@ -43,7 +43,6 @@ from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, Lear
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.determinism import set_deterministic
-from agentrl.learner.megatron.exact_layers import make_exact
 from agentrl.learner.megatron.freezing import freeze
 from agentrl.learner.megatron.host_memory import keep_freed_memory
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
@@ -104,7 +103,6 @@ class MegatronBackend:
         self._hooks = LearnerHooks(cfg) if hooks is None else hooks
         self._settings = MegatronSettings.from_config(cfg)
         self._lends = cfg.offload_train
-        self._is_exact = cfg.true_on_policy_mode
         self._pushes_draft = cfg.pushes_draft
         self._lent = LentMemory()
         if world_size != cfg.num_learner_ranks:
@@ -168,7 +166,7 @@ class MegatronBackend:
             temperature=cfg.scoring_temperature,
             vocab_size=self._described.architecture.vocab_size,
             routes=self._routes,
-            is_exact=self._is_exact,
+            is_exact=cfg.true_on_policy_mode,
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
@@ -228,9 +226,8 @@ class MegatronBackend:
         architecture = described.architecture
         config = transformer_config(architecture, self._settings)
         is_critic = name == "critic"
-        model = build_model(architecture, config, torch.device("cpu"), is_critic=is_critic)
-        if self._is_exact and not is_critic:
-            make_exact(model, config)
+        cpu, is_exact = torch.device("cpu"), self._layout.is_exact and not is_critic
+        model = build_model(architecture, config, cpu, is_critic=is_critic, is_exact=is_exact)
         without = HEAD if is_critic else ""
         weights = Weights(model, described, without=without)
         if place is None or holds_model(place):

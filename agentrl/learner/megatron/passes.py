@@ -49,8 +49,8 @@ class TokenLayout:
 
     `temperature` divides the logits: the engine reports log-probabilities of the distribution that
     it sampled from, and so must the learner. `vocab_size` counts no padding. `routes`: which column
-    brings the engine's choice of experts. `is_exact`: log-probabilities are the engine's bit for bit
-    (`--true-on-policy-mode`)."""
+    brings the engine's choice of experts. `is_exact`: log-probabilities are the engine's bit for
+    bit (`--true-on-policy-mode`)."""
 
     device: torch.device
     context_size: int
