@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from agentrl.bounds import MAX_REWARD
 from agentrl.config.facts import (
-    BOTH,
     FREE,
     LEARNER,
     POLICY,
@@ -296,15 +295,6 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "effective sample share of pi_prox / mu over that of the first iteration, at most by 1 "
             "(VCPO)",
             needs="prox_ratio",
-        ),
-    ] = False
-    true_on_policy_mode: Annotated[
-        bool,
-        _flag(
-            "Have learner and engines compute the same bits, so that pi_prox / mu of fresh tokens "
-            "is exactly 1; a run in which it is not ends. In float32 on the CPU, and several times "
-            "slower",
-            halves=BOTH,
         ),
     ] = False
     entropy_coef: Annotated[float, _term("Weight of the entropy bonus")] = 0.0
