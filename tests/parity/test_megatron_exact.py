@@ -1,6 +1,7 @@
 """`--true-on-policy-mode` in the learner: the same bits for a token in every company, and the
 gradients of the usual layers."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def alone(batch: MicroBatch) -> list[MicroBatch]:
             last - first,
             {},
         )
-        for first, last in zip(ends, ends[1:], strict=False)
+        for first, last in pairwise(ends)
     ]
 
 

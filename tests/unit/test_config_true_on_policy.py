@@ -6,13 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentrl.cli.train import parse
+from agentrl.cli.train import main as train
 from agentrl.config.device_defaults import check_device
 from agentrl.config.run import RunConfig
 from agentrl.config.true_on_policy import about_true_on_policy
 from agentrl.errors import ConfigError
 from agentrl.learner.tolerance import NONE, tolerance_of
-from agentrl.models.decoder import tiny
+from agentrl.models.registry import families, open_model
+from agentrl.models.shapes import shapes_of
+from scripts.header_only import write_model
 
 
 def mode(**flags: Any) -> RunConfig:
@@ -56,19 +58,30 @@ def test_it_is_refused_on_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("family", "positions", "is_refused"),
     [
-        tiny("LlamaForCausalLM", "llama"),
-        tiny("Qwen3ForCausalLM", "qwen3")
-        | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        ("llama", {}, True),
+        ("qwen3", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, True),
+        ("qwen3", {}, False),
     ],
-    ids=["another family", "other positions"],
 )
-def test_a_model_that_was_not_compared_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_model_that_was_not_compared_is_refused(
+    family: str,
+    positions: dict[str, Any],
+    is_refused: bool,
+    qwen_tokenizer_json: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = {"vocab_size": 1024, "max_position_embeddings": 1024}
+    config = {**families()[family].tiny, **sizes, **positions}
     (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
-    words = ["--true-on-policy-mode", "--hf-checkpoint", str(tmp_path), "--env", "guess"]
-    with pytest.raises(ConfigError, match=r"--true-on-policy-mode: no .* bit by bit"):
-        parse(words, "train_async")
+    write_model(tmp_path, shapes_of(open_model(tmp_path, None)))
+    (tmp_path / "tokenizer.json").write_text(qwen_tokenizer_json)
+    flags = ["--preset", "search-r1-local", "--hf-checkpoint", str(tmp_path), "--dry-run"]
+    train([*flags, "--device", "cpu", "--true-on-policy-mode"], "train_async")
+    said = capsys.readouterr().err
+    assert ("--true-on-policy-mode: no " in said) is is_refused
 
 
 def test_a_run_bears_no_difference() -> None:
