@@ -58,26 +58,31 @@ def attention(
     return ((shares @ values) * size).float()
 
 
-def causal(query_NHD: Tensor, key_LKD: Tensor, value_LKE: Tensor, scale: float) -> Tensor:
-    """Attention [N, H, E] of the newest N tokens of one sequence over all L."""
+def causal(
+    query_NHD: Tensor,
+    key_LKD: Tensor,
+    value_LKE: Tensor,
+    scale: float,
+    *,
+    block_elements: int = _BLOCK_ELEMENTS,
+) -> Tensor:
+    """Attention [N, H, E] of the newest N tokens of one sequence over all L, as many queries at a
+    time as give `block_elements` scores of a head."""
     num, heads, _ = query_NHD.shape
     length, kv_heads, _ = key_LKD.shape
     key, value = key_LKD.transpose(0, 1), value_LKE.transpose(0, 1)
     place = torch.arange(length)
-    blocks = []
-    for query in query_NHD.split(max(1, _BLOCK_ELEMENTS // length)):
-        first = length - num + sum(map(len, blocks))
+    first = length - num
+    blocks: list[Tensor] = []
+    for query in torch.split(query_NHD, max(1, block_elements // length)):
         hidden = place > place[first : first + len(query), None]
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-        grouped = query.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3)
-        out = attention(
-            grouped.flatten(1, 2),
-            key,
-            value,
-            attn_mask=mask.repeat(heads // kv_heads, 1),
-            scale=scale,
-        )
-        blocks.append(out.unflatten(1, (-1, len(query))).permute(2, 0, 1, 3).flatten(1, 2))
+        grouped = query.view(len(query), kv_heads, -1, query.shape[-1]).permute(1, 2, 0, 3)
+        masks = mask.repeat(heads // kv_heads, 1)
+        out = attention(grouped.flatten(1, 2), key, value, attn_mask=masks, scale=scale)
+        out = out.view(*grouped.shape[:3], -1).permute(2, 0, 1, 3)
+        blocks.append(out.flatten(1, 2))
+        first += len(query)
     return torch.cat(blocks)
 
 
@@ -100,7 +105,7 @@ def label_logprobs(
 ) -> Tensor:
     """[T], as `logprobs` gives them of the logits that an output layer makes."""
     rows = max(1, _LOGITS_ELEMENTS // len(weight_VH))
-    parts = zip(hidden_TH.split(rows), labels_T.split(rows), strict=True)
+    parts = zip(torch.split(hidden_TH, rows), torch.split(labels_T, rows), strict=True)
     heat = torch.tensor(temperature)
     return torch.cat([logprobs(product(hidden, weight_VH), own, heat) for hidden, own in parts])
 

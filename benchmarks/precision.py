@@ -91,7 +91,7 @@ def sample(
 
 def _seconds_of(process: psutil.Process) -> float:
     every = [process, *process.children(recursive=True)]
-    return sum(one.cpu_times().user + one.cpu_times().system for one in every)
+    return float(sum(one.cpu_times().user + one.cpu_times().system for one in every))
 
 
 async def _replies(

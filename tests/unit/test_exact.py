@@ -1,5 +1,7 @@
 """Sums without an order: no bit of a token's result depends on what it is computed with."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -55,7 +57,7 @@ def test_engines_batches_and_a_packed_sequence_give_the_same_attention() -> None
     rubbish in slots that are free."""
     lengths, queries = [5, 130, 131, 77, 1], [1, 130, 1, 60, 1]
     sequences = [(random(n, HEADS, DIM), *random(2, n, GROUPS, DIM)) for n in lengths]
-    slots = torch.randperm(400)[: sum(lengths)].split(lengths)
+    slots = torch.split(torch.randperm(400)[: sum(lengths)], lengths)
     keys, values = (torch.full((400, GROUPS, DIM), 1e30) for _ in range(2))
     table = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
     for row, (place, (_, key, value)) in enumerate(zip(slots, sequences, strict=True)):
@@ -74,16 +76,16 @@ def test_engines_batches_and_a_packed_sequence_give_the_same_attention() -> None
         workspace=Workspace(),
         core=exact.attention,
     )
-    learner = [exact.causal(*sequence, SCALE) for sequence in sequences]
-    for own, whole, num in zip(found.split(queries), learner, queries, strict=True):
+    learner = [exact.causal(query, key, value, SCALE) for query, key, value in sequences]
+    for own, whole, num in zip(torch.split(found, queries), learner, queries, strict=True):
         assert torch.equal(own, whole[-num:])
 
 
-def test_blocks_of_a_long_prefill_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_long_prefill_change_no_bit() -> None:
     query, key, value = random(90, HEADS, DIM), random(200, GROUPS, DIM), random(200, GROUPS, DIM)
     whole = exact.causal(query, key, value, SCALE)
-    monkeypatch.setattr(exact, "_BLOCK_ELEMENTS", 7 * 200)
-    assert torch.equal(exact.causal(query, key, value, SCALE), whole)
+    blocks = exact.causal(query, key, value, SCALE, block_elements=7 * 200)
+    assert torch.equal(blocks, whole)
 
 
 def test_attention_is_as_near_as_torchs() -> None:
@@ -100,7 +102,7 @@ def test_attention_is_as_near_as_torchs() -> None:
 def test_norms_activations_and_logprobs_are_those_of_each_row_alone() -> None:
     x, weight = random(37, 96), torch.randn(96)
     labels, heat = torch.randint(0, 96, (37,)), torch.tensor(0.7)
-    ways = (
+    ways: tuple[Callable[[slice], Tensor], ...] = (
         lambda rows: exact.rms_norm(x[rows], weight, 1e-6),
         lambda rows: exact.silu(x[rows]),
         lambda rows: exact.logprobs(x[rows], labels[rows], heat),
