@@ -88,6 +88,17 @@ def test_blocks_of_a_long_prefill_change_no_bit() -> None:
     assert torch.equal(blocks, whole)
 
 
+def test_the_order_of_keys_changes_no_bit_of_attention() -> None:
+    query, key, value = random(2, 9, DIM), random(2, 131, DIM), random(2, 131, DIM)
+    mask = torch.zeros(9, 131).masked_fill_(torch.rand(9, 131) < 0.3, -torch.inf)
+    order = torch.randperm(131)
+    plain, mixed = (
+        exact.attention(query, key[:, o], value[:, o], attn_mask=mask[:, o], scale=SCALE)
+        for o in (slice(None), order)
+    )
+    assert torch.equal(plain, mixed)
+
+
 def test_attention_is_as_near_as_torchs() -> None:
     query, key, value = (torch.randn(2, 40, DIM) for _ in range(3))
     mask = torch.full((40, 40), -torch.inf).triu_(1)
