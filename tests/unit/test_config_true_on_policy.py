@@ -11,7 +11,9 @@ from agentrl.config.device_defaults import check_device
 from agentrl.config.run import RunConfig
 from agentrl.config.true_on_policy import about_true_on_policy
 from agentrl.errors import ConfigError
-from agentrl.learner.tolerance import NONE, tolerance_of
+from agentrl.learner.health import EngineDisagreesError, check_logprobs
+from agentrl.learner.metrics import LogprobDiff
+from agentrl.learner.tolerance import tolerance_of
 from agentrl.models.registry import families, open_model
 from agentrl.models.shapes import shapes_of
 from scripts.header_only import write_model
@@ -85,5 +87,8 @@ def test_a_model_that_was_not_compared_is_refused(
 
 
 def test_a_run_bears_no_difference() -> None:
-    assert tolerance_of(mode()) == NONE
-    assert NONE.max_diff == NONE.note_diff == NONE.max_kl == 0.0
+    tolerance = tolerance_of(mode())
+    assert check_logprobs(1, LogprobDiff(0.0, 0.0, 256), tolerance) is None
+    with pytest.raises(EngineDisagreesError, match="true on-policy mode"):
+        check_logprobs(1, LogprobDiff(5e-10, 1.2e-7, 256), tolerance)
+    assert tolerance.max_kl == 0.0

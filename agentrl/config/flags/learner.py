@@ -39,8 +39,8 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
         bool,
         _flag(
             "Have learner and engines compute the same bits, so that pi_prox / mu of fresh tokens "
-            "is exactly 1; a run in which it is not ends. In float32 on the CPU, and several times "
-            "slower",
+            "is exactly 1; a run in which it is not ends. In float32 on the CPU, for two to three "
+            "times the work",
             modes=POLICY,
             halves=BOTH,
         ),
