@@ -26,6 +26,7 @@ def running_engine(
     name: str = "engine",
     dtype: str = "float32",
     extra: Mapping[str, Any] | None = None,
+    is_exact: bool = False,
 ) -> Iterator[tuple[EngineAddress, Process]]:
     """An engine of the model, and its process. `extra`: fields of SGLang's ServerArgs. It calls its
     weights version 0, and is not ready yet."""
@@ -37,6 +38,7 @@ def running_engine(
         device="cpu",
         dtype=dtype,
         extra=extra or {},
+        is_exact=is_exact,
         weight_version="0",
     )
     with log.open("wb") as said:

@@ -301,6 +301,7 @@ def _check_model(config: RunConfig) -> list[str]:
         partial(_check_window, config, described),
         partial(_check_attention_ranks, config, described),
         partial(_check_digests, config, described),
+        partial(_check_exact, config, described),
     )
 
 
@@ -362,6 +363,19 @@ def _check_digests(config: RunConfig, described: "Model") -> None:
         raise ConfigError(
             f"--check-weight-update-equal: SGLang keeps tensors of a {described.architecture.name} "
             "transposed or in another type, whose digests are not computed here; leave it out"
+        )
+
+
+def _check_exact(config: RunConfig, described: "Model") -> None:
+    """Refuse to promise the same bits for a model that was not compared."""
+    from agentrl.models.rope import LinearRope
+
+    architecture = described.architecture
+    is_plain = architecture.rope == LinearRope() and architecture.window_size is None
+    if config.true_on_policy_mode and not (described.family.exact and is_plain):
+        raise ConfigError(
+            f"--true-on-policy-mode: no {architecture.name} with its positions and windows was "
+            "compared with SGLang's bit by bit; leave the flag out for this model"
         )
 
 

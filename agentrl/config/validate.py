@@ -42,6 +42,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.sampling import about_sampling, notes_on_sampling
 from agentrl.config.toml import dump_config
 from agentrl.config.tracking import about_tracking, notes_on_tracking
+from agentrl.config.true_on_policy import about_true_on_policy
 from agentrl.config.unread import about_unread, notes_on_unread
 from agentrl.errors import ConfigError
 from agentrl.paths import kind_of, matching
@@ -73,6 +74,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_weights(config),
         *about_retention(config),
         *about_objective(config),
+        *about_true_on_policy(config),
         *(() if config.eval_only else about_rates(config)),
         *about_freezing(config),
         *about_evaluations(config),

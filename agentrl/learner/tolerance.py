@@ -13,7 +13,7 @@ import msgspec
 from agentrl.config.device_defaults import engine_dtype
 from agentrl.config.run import RunConfig
 
-__all__ = ["BFLOAT16", "FLOAT32", "Tolerance", "tolerance_of"]
+__all__ = ["BFLOAT16", "FLOAT32", "NONE", "Tolerance", "tolerance_of"]
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -32,12 +32,16 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 FLOAT32 = Tolerance("float32", max_diff=1e-3, note_diff=1e-4, max_kl=0.01)
+#: `--true-on-policy-mode`.
+NONE = Tolerance("true on-policy mode", max_diff=0.0, note_diff=0.0, max_kl=0.0)
 BFLOAT16 = Tolerance("16-bit floats", max_diff=0.1, note_diff=0.05, max_kl=0.05)
 
 
 def tolerance_of(config: RunConfig) -> Tolerance:
     """The tolerance of a run: that of the less exact of learner and engines. Float32 on GPUs, where
     products may be of fewer bits (TF32), was not measured and has the wider one."""
+    if config.true_on_policy_mode:
+        return NONE
     is_exact = engine_dtype(config) == "float32" and config.device != "cuda"
     is_exact &= not any(config.sglang.get(name) for name in ("quantization", "kv_cache_dtype"))
     return FLOAT32 if is_exact and not config.megatron.get("bf16") else BFLOAT16

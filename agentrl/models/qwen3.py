@@ -18,4 +18,5 @@ FAMILY = Family(
     engine_fused=FUSED,
     engine_class="sglang.srt.models.qwen3:Qwen3ForCausalLM",
     engine_ranks=True,
+    exact=True,
 )

@@ -7,12 +7,14 @@ it answers None and SGLang goes on to its own CUDA platform.
 
 import os
 
-__all__ = ["ATTENTION_BACKEND", "PLUGIN_NAME", "activate"]
+__all__ = ["ATTENTION_BACKEND", "EXACT", "PLUGIN_NAME", "activate"]
 
 #: Name of the entry point; `SGLANG_PLATFORM` takes it.
 PLUGIN_NAME = "agentrl_cpu"
 #: Name under which the platform registers its attention; `--attention-backend` takes it.
 ATTENTION_BACKEND = "torch_batched"
+#: Environment variable that is set where the engine computes exactly (`--true-on-policy-mode`).
+EXACT = "AGENTRL_TRUE_ON_POLICY"
 
 
 def activate() -> str | None:

@@ -11,8 +11,8 @@ Letters: B requests of a chunk, Q queries and L keys of its longest, H query hea
 G = H / K, D head size, S slots of the cache, N query tokens of the forward pass.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -134,8 +134,9 @@ def attend(
     *,
     scale: float,
     workspace: Workspace,
+    core: Callable[..., Any] = scaled_dot_product_attention,
 ) -> None:
-    """Write the causal attention of every query into `out_NHD`.
+    """Write the causal attention of every query into `out_NHD`, as `core` computes it.
 
     The G query heads that share a key head are so many more queries of it: keys and values are not
     repeated.
@@ -150,9 +151,7 @@ def attend(
         query = query.permute(0, 2, 3, 1, 4).reshape(num, kv_heads, groups * width, -1)
         if width > 1:
             mask = mask.repeat(1, 1, groups, 1)
-        out = scaled_dot_product_attention(
-            query, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale
-        )
+        out = core(query, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale)
         out = out.reshape(num, kv_heads, groups, width, -1).permute(0, 3, 1, 2, 4)
         out_NHD.index_copy_(0, tokens, out.reshape(num * width, heads, -1))
 

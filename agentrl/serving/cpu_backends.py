@@ -9,6 +9,7 @@ processes only.
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from torch.nn.functional import scaled_dot_product_attention
 
 from agentrl.serving.cpu_attention import Chunk, Workspace, attend, attend_with_sinks, plan_chunks
 from agentrl.serving.cpu_sampling import sample_by_inversion
@@ -27,6 +29,8 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
     """PLANNED by `init_forward_metadata` -> used by every layer -> PLANNED for the next batch."""
 
     needs_cpu_seq_lens = True
+    #: What attends, with the arguments of torch's.
+    core: Callable[..., torch.Tensor] = staticmethod(scaled_dot_product_attention)
 
     def __init__(self, model_runner: Any) -> None:
         super().__init__(model_runner)
@@ -116,6 +120,7 @@ class BatchedAttnBackend(TorchNativeAttnBackend):  # type: ignore[misc]
             out,
             scale=layer.scaling,
             workspace=self._workspace,
+            core=self.core,
         )
         return out.flatten(1)
 

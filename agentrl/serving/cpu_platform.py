@@ -4,6 +4,7 @@ Loaded by SGLang inside engine processes only. Every capability keeps its conser
 SGLang takes its torch-native allocators and launches no Triton kernel and no graph.
 """
 
+import os
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
-from agentrl.serving.cpu import ATTENTION_BACKEND
+from agentrl.serving.cpu import ATTENTION_BACKEND, EXACT
 
 __all__ = ["HostPlatform"]
 
@@ -48,9 +49,14 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
         from agentrl.serving import cpu_data_parallel, cpu_latent
         from agentrl.serving.cpu_backends import BatchedAttnBackend, InversionSampler
 
-        register_attention_backend(ATTENTION_BACKEND)(BatchedAttnBackend)
+        attention, sampler = BatchedAttnBackend, InversionSampler
+        if EXACT in os.environ:
+            from agentrl.serving.cpu_exact import ExactAttnBackend, ExactSampler
+
+            attention, sampler = ExactAttnBackend, ExactSampler
+        register_attention_backend(ATTENTION_BACKEND)(attention)
         # SGLang takes no other name on a CPU.
-        register_sampler_backend("pytorch", InversionSampler)
+        register_sampler_backend("pytorch", sampler)
         cpu_latent.install()
         cpu_data_parallel.install()
 

@@ -30,7 +30,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.server_args import prepare_server_args
 from sglang.srt.utils import kill_process_tree
 
-from agentrl.serving.cpu import PLUGIN_NAME
+from agentrl.serving.cpu import EXACT, PLUGIN_NAME
 from agentrl.serving.cpu_delta_net import register_delta_nets
 from agentrl.serving.cpu_dispatch import register_dispatch
 from agentrl.serving.cpu_experts import register_experts
@@ -92,6 +92,10 @@ def _start_cheaply() -> None:
     register_experts()
     register_dispatch()
     register_sinks()
+    if EXACT in os.environ:
+        from agentrl.serving.cpu_exact import register_exact_layers
+
+        register_exact_layers()
 
 
 if __name__ == "__main__":

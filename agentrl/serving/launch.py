@@ -20,7 +20,7 @@ from agentrl.config.engines import ROUTER_POLICY
 from agentrl.config.passthrough import Family, spelled
 from agentrl.config.refused import about_refused
 from agentrl.errors import ConfigError
-from agentrl.serving.cpu import ATTENTION_BACKEND, PLUGIN_NAME
+from agentrl.serving.cpu import ATTENTION_BACKEND, EXACT, PLUGIN_NAME
 from agentrl.serving.engine_files import ENGINE_MARK, MEETING_PLACE
 from agentrl.serving.key import KEY_FILE
 from agentrl.types import EngineKind
@@ -125,6 +125,7 @@ def engine_command(
     part: EnginePart | None = None,
     kind: EngineKind = "regular",
     bootstrap_port: int | None = None,
+    is_exact: bool = False,
     python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessSpec:
@@ -134,6 +135,7 @@ def engine_command(
     `weight_version` labels the weights the engine starts with: "none" until a push names them.
     `key_file` holds the key that it wants with every request: without one it serves everybody.
     `kind`: what it does of a turn; one that prefills listens at `bootstrap_port` for the others.
+    `is_exact`: its layers compute as the learner's do (`--true-on-policy-mode`), on a CPU.
     `environ` is what the process will inherit. Raises ConfigError for a refused field.
     """
     settings = {
@@ -156,7 +158,8 @@ def engine_command(
         env=_engine_env(device, num_ranks, part, environ)
         | _state_env(str(settings["dtype"]), environ)
         | _key_env(key_file)
-        | _part_env(part, host),
+        | _part_env(part, host)
+        | ({EXACT: "1"} if is_exact else {}),
     )
 
 

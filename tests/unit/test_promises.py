@@ -35,7 +35,7 @@ def test_every_promise_of_the_documents_is_there() -> None:
     [
         (Promise("", "", given="--colocate"), "works", ""),
         (Promise("", "", given="--micro-batch-size 1"), "works", "micro-batches are packed"),
-        (Promise("", "", given="--true-on-policy-mode"), "not yet", "this waits for kernels"),
+        (Promise("", "", given="--megatron-deepgemm-forward-modules x"), "not yet", "for kernels"),
         (Promise("", "", given="--lr 1 --no-save-optim"), "refused", "needs the state of its opt"),
         (Promise("", "", given="--advantage-estimator"), "refused", "needs a value"),
         (Promise("", "", waits="vision"), "not yet", answers.missing()["vision"].what),

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import FREE, LEARNER, POLICY, STATE, TRAINS, Count, flag, noted
+from agentrl.config.facts import BOTH, FREE, LEARNER, POLICY, STATE, TRAINS, Count, flag, noted
 from agentrl.config.flags.asynchrony import AsynchronyFlags
 
 __all__ = ["LearnerFlags"]
@@ -35,6 +35,16 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             holds="code",
         ),
     ] = None
+    true_on_policy_mode: Annotated[
+        bool,
+        _flag(
+            "Have learner and engines compute the same bits, so that pi_prox / mu of fresh tokens "
+            "is exactly 1; a run in which it is not ends. In float32 on the CPU, for two to three "
+            "times the work",
+            modes=POLICY,
+            halves=BOTH,
+        ),
+    ] = False
     save: Annotated[
         str | None,
         _trained(

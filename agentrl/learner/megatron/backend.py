@@ -167,6 +167,7 @@ class MegatronBackend:
             vocab_size=self._described.architecture.vocab_size,
             routes=self._routes,
             equal_shares=self._settings.gathers_tokens,
+            is_exact=cfg.true_on_policy_mode,
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
@@ -226,7 +227,8 @@ class MegatronBackend:
         architecture = described.architecture
         config = transformer_config(architecture, self._settings)
         is_critic = name == "critic"
-        model = build_model(architecture, config, torch.device("cpu"), is_critic=is_critic)
+        cpu, is_exact = torch.device("cpu"), self._layout.is_exact and not is_critic
+        model = build_model(architecture, config, cpu, is_critic=is_critic, is_exact=is_exact)
         without = HEAD if is_critic else ""
         weights = Weights(model, described, without=without)
         if place is None or holds_model(place):

@@ -13,10 +13,10 @@ from megatron.core.tensor_parallel import (
 from megatron.core.utils import unwrap_model
 from torch import Tensor
 
-__all__ = ["put_head", "weight_of_head"]
+__all__ = ["Head", "put_head", "weight_of_head"]
 
 
-class _Head(ColumnParallelLinear):  # type: ignore[misc]
+class Head(ColumnParallelLinear):  # type: ignore[misc]
     """Whole hidden states, whose gradient is summed over the ranks: each has a share of the
     vocabulary alone. In all else, how its weight is gathered, tied and saved, it stays the layer
     that megatron-core made."""
@@ -37,7 +37,7 @@ class _Head(ColumnParallelLinear):  # type: ignore[misc]
 def put_head(model: Any) -> None:
     """Have the last stage of a pipeline return hidden states [1, L, H]."""
     if model.post_process:
-        model.output_layer.__class__ = _Head
+        model.output_layer.__class__ = Head
 
 
 def weight_of_head(model: Any) -> Tensor:

@@ -26,6 +26,7 @@ from torch.nn.functional import silu
 
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.stages import stages_of_a_rank
+from agentrl.learner.megatron.exact_layers import make_exact
 from agentrl.learner.megatron.gpu_kernels import can_compile
 from agentrl.learner.megatron.head import put_head
 from agentrl.learner.megatron.mtp import PredictingModel, mtp_block
@@ -166,14 +167,21 @@ class Stages(torch.nn.ModuleList):
 
 
 def build_model(
-    architecture: Architecture, config: Any, device: torch.device, *, is_critic: bool = False
+    architecture: Architecture,
+    config: Any,
+    device: torch.device,
+    *,
+    is_critic: bool = False,
+    is_exact: bool = False,
 ) -> Stages:
     """This rank's GPTModels on `device`, with parameters not yet set. A critic has, in place of the
-    output weights, a head that gives values, at 0."""
+    output weights, a head that gives values, at 0. `is_exact`: as under --true-on-policy-mode."""
     number = config.virtual_pipeline_model_parallel_size
     indices = [None] if number is None else range(number)
     stages = (_stage(architecture, config, index, is_critic) for index in indices)
     model = Stages(stages, architecture.vocab_size, written_arguments(architecture))
+    if is_exact:
+        make_exact(model, config)
     return model if device.type == "cpu" else model.to(device)
 
 

@@ -27,6 +27,7 @@ from torch.nn import ModuleList
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.learner.measures import Measures, measured
+from agentrl.learner.megatron.exact_layers import exact_logprobs
 from agentrl.learner.megatron.head import weight_of_head
 from agentrl.learner.megatron.logprob import logprobs_and_entropy
 from agentrl.learner.megatron.mtp import num_mtp_layers
@@ -49,7 +50,8 @@ class TokenLayout:
     `temperature` divides the logits: the engine reports log-probabilities of the distribution that
     it sampled from, and so must the learner. `vocab_size` counts no padding. `routes`: which column
     brings the engine's choice of experts. `equal_shares`: whether ranks that share experts must
-    have equally many tokens in a micro-batch."""
+    have equally many tokens in a micro-batch. `is_exact`: log-probabilities are the engine's bit
+    for bit (`--true-on-policy-mode`)."""
 
     device: torch.device
     context_size: int
@@ -59,6 +61,7 @@ class TokenLayout:
     vocab_size: int
     routes: Routes | None = None
     equal_shares: bool = False
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,10 @@ def _score(
     scores = logprobs_and_entropy(
         hidden, weight, labels, group, layout.temperature, layout.vocab_size
     )
+    if layout.is_exact:
+        own = weight[: layout.vocab_size]
+        exactly = exact_logprobs(scores[0], hidden, own, labels, layout.temperature)
+        scores = exactly, scores[1]
     logprobs_T, entropy_T = (_whole(score, rows_R, batch) for score in scores)
     return logprobs_T, entropy_T
 
