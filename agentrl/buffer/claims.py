@@ -21,7 +21,13 @@ from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.events import Stored
 from agentrl.buffer.ids import GroupKind, kind_of, mint_of
 from agentrl.buffer.judging import JudgeDesk
-from agentrl.buffer.numbers import report_defect, versions_of, with_time, without_numbers
+from agentrl.buffer.numbers import (
+    num_sampled,
+    report_defect,
+    versions_of,
+    with_time,
+    without_numbers,
+)
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
@@ -101,7 +107,7 @@ class ClaimDesk:
                 refusal = Refused(f"episode {report.id} refused: {why}")
                 report = _poisoned(report, refusal.reason)
         if refusal is None:
-            self.sampled_tokens += sum(meta.num_sampled for meta in report.trajectories)
+            self.sampled_tokens += num_sampled(report)
         stored: tuple[StoredTrajectory, ...] = ()
         if report.outcome is Outcome.DONE and not is_eval:
             pairs = zip(report.trajectories, payloads, strict=True)
