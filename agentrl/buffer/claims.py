@@ -102,7 +102,7 @@ class ClaimDesk:
             return None
         is_eval, refusal = kind_of(row.mint) == "eval", None
         if report.outcome is Outcome.DONE:
-            why = defect or numbers or (None if is_eval else self._version_defect(report))
+            why = defect or numbers or (None if is_eval else self._training_defect(report))
             if why is not None:
                 refusal = Refused(f"episode {report.id} refused: {why}")
                 report = _poisoned(report, refusal.reason)
@@ -255,7 +255,9 @@ class ClaimDesk:
         newest = self._state.lineage.newest
         return max(versions_of(event.message.report), default=-1) > newest
 
-    def _version_defect(self, report: EpisodeReport) -> str | None:
+    def _training_defect(self, report: EpisodeReport) -> str | None:
+        if report.evaluated is not None:
+            return "it is of evaluation sets, and the episode is one of training"
         unknown = sorted(v for v in versions_of(report) if v not in self._state.lineage)
         return f"tokens of unknown weight versions {unknown}" if unknown else None
 

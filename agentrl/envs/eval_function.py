@@ -11,10 +11,10 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from agentrl.config.args import Args
-from agentrl.envs.env import Env, EnvContext
+from agentrl.envs.env import EnvContext, bound_env
 from agentrl.envs.eval_datasets import eval_datasets
 from agentrl.envs.function_args import args_for
 from agentrl.envs.sample_rewards import SampleRewards
@@ -79,7 +79,8 @@ class EvalFunction:
         self._flags = context.run_flags
         self._datasets = eval_datasets(self._flags)
         self._reward = {name: value for name, value in reward.items() if name in _REWARD}
-        self._context = context
+        make = functools.partial(SampleRewards, **self._reward)
+        self._rewards = cast(SampleRewards, bound_env(make, context, is_evaluation=True))
 
     @property
     def who(self) -> str:
@@ -96,7 +97,7 @@ class EvalFunction:
         args: Any = args_for(self._flags, base_url, api_key, sampling)
         args.eval_datasets = copy.deepcopy(self._datasets)
         args.eval_prompt_data = [word for one in self._datasets for word in (one.name, one.path)]
-        return args  # type: ignore[no-any-return]
+        return cast(Args, args)
 
     def call(self, args: Args, step: int) -> Any:
         """What it returns, or the coroutine that does."""
@@ -109,8 +110,7 @@ class EvalFunction:
                 "async_rm in an evaluation: the reward of --group-rm compares the answers of a "
                 "group; call it in your function"
             )
-        rewards = SampleRewards(**self._reward)
-        Env.bind(rewards, self._context, is_evaluation=True)
+        rewards = copy.copy(self._rewards)
         keys = self._reward.get("input_key", "input"), self._reward.get("label_key") or "label"
         said = dict(zip(keys, (sample.prompt, sample.label), strict=True))
         await rewards.reset(seed=0, task=said | {"metadata": sample.metadata})

@@ -48,7 +48,7 @@ async def called(
     **reward: Any,
 ) -> EpisodeReport:
     """The report of a call."""
-    context = EnvContext(run_flags=config, reward_timeout_s=5.0)
+    context = EnvContext(run_flags=config)
     given = EvalFunction(f"{__name__}:evaluate", context, reward)
     given.function = function
     assignment = msgspec.structs.replace(ASSIGNMENT, task=call_of(STEP), evaluation=CALLED)

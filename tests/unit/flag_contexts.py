@@ -125,6 +125,7 @@ OTHER: dict[str, str] = {
     "custom_rm_path": "contains",
     "custom_generate_function_path": f"{__name__}:generate",
     "rollout_function_path": f"{__name__}:generate_rollout",
+    "eval_function_path": f"{__name__}:evaluate",
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "data_source_path": f"{__name__}:Source",

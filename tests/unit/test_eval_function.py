@@ -128,10 +128,10 @@ async def test_the_sets_that_flags_name_are_its_datasets(tmp_path: Path) -> None
 async def test_it_asks_for_the_reward_of_the_run() -> None:
     def function(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
         assert threading.current_thread().name == "eval-function"
-        samples = [Sample(prompt="2+2?", response=text, label="4") for text in ("\\boxed{4}", "5")]
+        samples = [Sample(prompt="2+2?", response=text, label="4") for text in ("4", "5")]
         return {"set": {"rewards": [run(async_rm(args, each)) for each in samples]}}
 
-    report = await called(function, rm_type="math")
+    report = await called(function, rm_type="f1")
     assert report.error is None
     assert report.evaluated is not None
     assert report.evaluated.sets["set"].rewards == [1.0, 0.0]

@@ -103,10 +103,8 @@ async def test_an_engine_that_fails_its_request_is_what_has_failed_it() -> None:
         return run(said(args))
 
     report = await called(function, Policy(lambda text: EngineError("the engine is lost")))
-    assert (report.outcome, report.error) == (
-        Outcome.ENGINE_ERROR,
-        "EngineError: the engine is lost",
-    )
+    assert report.outcome is Outcome.ENGINE_ERROR
+    assert str(report.error).startswith("EngineError: the engine is lost")
 
 
 async def test_one_that_hangs_is_given_up_and_its_requests_are_refused_from_then_on() -> None:

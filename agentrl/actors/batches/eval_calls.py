@@ -27,7 +27,7 @@ from agentrl.config.args import Args
 from agentrl.envs.eval_function import STEP, EvalFunction
 from agentrl.envs.slime_stand_in.async_utils import run
 from agentrl.envs.slime_stand_in.rm_hub import judging
-from agentrl.errors import AgentRLError, EnvError
+from agentrl.errors import AgentRLError, EnvError, InfrastructureError
 from agentrl.evaluated import Evaluated
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import EpisodeReport, Outcome, StopReason
@@ -147,6 +147,8 @@ class _Call:
             self._told.set_result(found)
             return
         failure = self._recorder.failure_behind(error)
+        if failure is None and isinstance(error, InfrastructureError):
+            failure = error
         if failure is None:
             failure = EnvError(f"{self._function.who} raised {error_text(error)}")
             failure.__cause__ = error
