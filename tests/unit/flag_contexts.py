@@ -209,6 +209,11 @@ def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: b
     return data_source.get_samples(args.rollout_batch_size)
 
 
+def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = True) -> Any:
+    """A function of the user's that plays evaluation sets."""
+    return {}
+
+
 def weigh(trained: Any) -> Any:
     """A correction of the user's."""
     return trained.mu_K.exp()
