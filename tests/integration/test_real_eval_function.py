@@ -1,5 +1,5 @@
-"""`--eval-function-path` on the real stack: one function plays training and two evaluation sets; their
-scores stand at the iteration of their weights, and an evaluation that fails stops nothing."""
+"""`--eval-function-path` on the real stack: one function plays training and two evaluation sets.
+Scores stand at the iteration of their weights, and an evaluation that fails stops nothing."""
 
 import json
 import os

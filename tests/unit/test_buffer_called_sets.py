@@ -1,5 +1,5 @@
-"""The report of a call of `--eval-function-path`: an evaluation that no ledger sees, with the scores
-of each of its sets."""
+"""The report of a call of `--eval-function-path`: an evaluation that no ledger sees, with the
+scores of each of its sets."""
 
 import math
 
