@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from agentrl.config.args import Args
+from agentrl.config.conditions import ROW_ENVS
 from agentrl.envs.env import EnvContext, bound_env
 from agentrl.envs.eval_datasets import eval_datasets
 from agentrl.envs.function_args import args_for
@@ -80,7 +81,7 @@ class EvalFunction:
         self._datasets = eval_datasets(self._flags)
         self._reward = {name: value for name, value in reward.items() if name in _REWARD}
         make = functools.partial(SampleRewards, **self._reward)
-        self._rewards = cast(SampleRewards, bound_env(make, context, is_evaluation=True))
+        self._rewards = bound_env(make, context, is_evaluation=True)
 
     @property
     def who(self) -> str:
@@ -90,7 +91,8 @@ class EvalFunction:
     def size_of(self, name: str) -> int:
         """Samples of each task of the set `name`."""
         sizes = {one.name: one.n_samples_per_eval_prompt for one in self._datasets}
-        return sizes.get(name, self._flags.n_samples_per_eval_prompt)
+        usual: int = self._flags.n_samples_per_eval_prompt
+        return sizes.get(name, usual)
 
     def args(self, base_url: str, api_key: str, sampling: SamplingParams) -> Args:
         """Those of one call."""
@@ -109,6 +111,11 @@ class EvalFunction:
             raise EnvError(
                 "async_rm in an evaluation: the reward of --group-rm compares the answers of a "
                 "group; call it in your function"
+            )
+        if self._flags.env_mix or self._flags.env not in (None, *ROW_ENVS):
+            raise EnvError(
+                "async_rm in an evaluation: the rewards of this run are those of its environments; "
+                "score in your function"
             )
         rewards = copy.copy(self._rewards)
         keys = self._reward.get("input_key", "input"), self._reward.get("label_key") or "label"

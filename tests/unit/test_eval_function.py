@@ -2,6 +2,7 @@
 returns is told as the scores of sets that the run plays itself."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from agentrl.envs.slime_stand_in.async_utils import run
 from agentrl.envs.slime_stand_in.rm_hub import async_rm
 from agentrl.envs.slime_stand_in.rollout_outputs import RolloutFnEvalOutput
 from agentrl.envs.slime_stand_in.types import Sample
-from agentrl.types import Outcome
+from agentrl.types import EpisodeReport, Generation, Outcome, SamplingParams
 from tests.unit.eval_function_ground import STEP, called, rows, said
 from tests.unit.generate_ground import CONFIG
 from tests.unit.rollout_ground import Policy
@@ -35,27 +36,28 @@ async def two_sets(args: Any, rollout_id: int, data_source: Any, evaluation: boo
     )
 
 
+def sets_of(report: EpisodeReport) -> dict[str, dict[str, Any]]:
+    """What is told of each set."""
+    told: Any = told_of_call(report)["sets"]
+    return {one["name"]: one for one in told}
+
+
 async def test_each_set_that_a_function_returns_has_its_scores() -> None:
     config = msgspec.structs.replace(CONFIG, n_samples_per_eval_prompt=2)
     policy = Policy(lambda text: "Paris<|im_end|>")
     report = await called(two_sets, policy, config=config)
     assert report.outcome is Outcome.DONE
-    told = told_of_call(report)
-    assert told["figures"] == {"eval/called": STEP, "said": 1.0}
-    twice, once = told["sets"]  # type: ignore[misc]
-    assert (twice["name"], twice["n"], twice["failed"]) == ("twice", 4, 0)
-    assert (twice["score"], twice["avg@2"], twice["pass@1"], twice["pass@2"]) == (
-        0.25,
-        0.25,
-        0.25,
-        0.5,
-    )
+    assert told_of_call(report)["figures"] == {"eval/called": STEP, "said": 1.0}
+    twice, once = sets_of(report)["twice"], sets_of(report)["once"]
+    assert (twice["n"], twice["failed"], twice["score"]) == (4, 0, 0.25)
+    assert (twice["avg@2"], twice["pass@1"], twice["pass@2"]) == (0.25, 0.25, 0.5)
     assert (twice["maj@2"], twice["metric/truncated"]) == (0.25, 0.25)
     assert twice["pass@2_ci95"] == pytest.approx(1.96 * 0.5)
-    assert (once["name"], once["n"], once["score"]) == ("once", 1, 1.0)
+    assert (once["n"], once["score"]) == (1, 1.0)
     assert "pass@1" not in once
     # the scripted policy is one version later at each answer
-    versions = [version for version, _ in report.evaluated.versions]  # type: ignore[union-attr]
+    assert report.evaluated is not None
+    versions = [version for version, _ in report.evaluated.versions]
     assert (once["version_min"], once["version_max"]) == (min(versions), max(versions))
     assert len(versions) == 5
 
@@ -70,21 +72,29 @@ async def test_rewards_that_are_not_of_whole_tasks_have_a_score_and_no_pass_rate
             "mixed": {"rewards": [1.0, 0.0, 1.0, 0.0], "samples": alternating},
         }
 
-    for one in told_of_call(await called(mixed, config=config))["sets"]:  # type: ignore[attr-defined]
+    for one in sets_of(await called(mixed, config=config)).values():
         assert one["score"] > 0
         assert "pass@1" not in one
 
 
-async def test_a_request_says_how_it_is_sampled_and_else_the_flags_do(tmp_path: Path) -> None:
-    policy = Policy(lambda text: "Paris<|im_end|>")
-    seen = []
-    generate = policy.generate
+class Noting(Policy):
+    """Knows how each answer was to be sampled."""
 
-    async def noted(prompt: Any, sampling: Any, **known: Any) -> Any:
-        seen.append((sampling.temperature, sampling.top_p, sampling.max_new_tokens))
-        return await generate(prompt, sampling, **known)
+    def __init__(self) -> None:
+        super().__init__(lambda text: "Paris<|im_end|>")
+        self.seen: list[tuple[float, float, int]] = []
 
-    policy.generate = noted  # type: ignore[method-assign]
+    async def generate(
+        self, input_ids: Sequence[int], sampling: SamplingParams, *, routing_key: str, priority: int
+    ) -> Generation:
+        self.seen.append((sampling.temperature, sampling.top_p, sampling.max_new_tokens))
+        return await super().generate(
+            input_ids, sampling, routing_key=routing_key, priority=priority
+        )
+
+
+async def test_a_request_says_how_it_is_sampled_and_else_the_flags_do() -> None:
+    policy = Noting()
 
     def function(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
         run(said(args))
@@ -92,7 +102,7 @@ async def test_a_request_says_how_it_is_sampled_and_else_the_flags_do(tmp_path: 
         return {"set": {"rewards": [1]}}
 
     assert (await called(function, policy)).outcome is Outcome.DONE
-    assert seen == [(1.0, 1.0, 400), (0.25, 0.5, 7)]
+    assert policy.seen == [(1.0, 1.0, 400), (0.25, 0.5, 7)]
 
 
 async def test_the_sets_that_flags_name_are_its_datasets(tmp_path: Path) -> None:
@@ -120,9 +130,8 @@ async def test_the_sets_that_flags_name_are_its_datasets(tmp_path: Path) -> None
     assert [one.temperature for one in seen] == [0.5, 1.0]
     assert seen[1].max_response_len == 9
     assert seen[1].inject_metadata({"at": 1}) == {"at": 1, "rm_type": "math"}
-    sets_told = {one["name"]: one for one in told_of_call(report)["sets"]}  # type: ignore[attr-defined]
-    assert "pass@3" in sets_told["a"]
-    assert "pass@1" not in sets_told["b"]
+    assert "pass@3" in sets_of(report)["a"]
+    assert "pass@1" not in sets_of(report)["b"]
 
 
 async def test_it_asks_for_the_reward_of_the_run() -> None:
@@ -135,3 +144,13 @@ async def test_it_asks_for_the_reward_of_the_run() -> None:
     assert report.error is None
     assert report.evaluated is not None
     assert report.evaluated.sets["set"].rewards == [1.0, 0.0]
+
+
+async def test_the_reward_of_another_environment_is_not_guessed() -> None:
+    config = msgspec.structs.replace(CONFIG, env="guess")
+
+    def function(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        return run(async_rm(args, Sample(prompt="2+2?", response="4", label="4")))
+
+    report = await called(function, config=config)
+    assert "the rewards of this run are those of its environments" in str(report.error)

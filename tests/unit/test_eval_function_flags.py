@@ -14,7 +14,7 @@ from agentrl.envs.registry import load_env
 from agentrl.envs.tasks import open_tasks
 from agentrl.errors import ConfigError
 from tests.unit.eval_function_ground import rows
-from tests.unit.generate_ground import MODEL
+from tests.unit.rollout_ground import MODEL
 from tests.unit.test_generate_flags import argv_of, config_of
 
 _FLAG = "--eval-function-path"
