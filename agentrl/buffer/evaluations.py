@@ -62,6 +62,13 @@ class Evaluations:
         """Whether one of them is."""
         return any(evaluation.order.pinned for evaluation in self._running.values())
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether a worker has a pinned call of a function, which may take hours."""
+        calls = [e for e in self._running.values() if e.order.is_call and e.order.pinned]
+        rows = [self._state.episodes[mint, 0] for call in calls for mint in call.mints]
+        return any(row.worker is not None for row in rows)
+
     def begin(self, order: Evaluate) -> Refused | None:
         """Begin an evaluation, or tell the result of one that has ended."""
         if order.id in self._results:

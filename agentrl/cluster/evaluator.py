@@ -120,6 +120,7 @@ class Evaluator:
             beside=how == "beside" or (how == "apart" and not self._state.learner_done),
             pinned=how == "alone" or (how == "beside" and self._config.pins_evaluations),
             tells_episodes=self._log is not None,
+            is_call=is_call,
         )
 
 

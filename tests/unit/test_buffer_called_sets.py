@@ -8,8 +8,9 @@ import pytest
 from agentrl.buffer.payloads import defect
 from agentrl.evaluated import Evaluated, ScoredSet
 from agentrl.types import EpisodeId, EpisodeReport, Outcome, SamplingParams, StopReason, Task
-from agentrl.wire.messages import Evaluate, Refused
+from agentrl.wire.messages import Evaluate, PushRequest, Refused
 from tests.unit.buffer_bench import Bench, bench
+from tests.unit.test_buffer_pushes import grants, pass_time
 
 SETS = {"a": ScoredSet([1.0, 0.0], num_samples=2), "b": ScoredSet([0.5])}
 
@@ -20,8 +21,8 @@ def report_of(id: EpisodeId, evaluated: Evaluated) -> EpisodeReport:
 
 def ask(b: Bench, *, pinned: bool = False) -> None:
     tasks = [Task("eval-function", {"rollout_id": 3})]
-    order = Evaluate("eval-function", "e@3", tasks, 1, SamplingParams(), pinned=pinned)
-    b.say("driver.1", order)
+    given = (tasks, 1, SamplingParams())
+    b.say("driver.1", Evaluate("eval-function", "e@3", *given, pinned=pinned, is_call=True))
 
 
 def end(b: Bench, evaluated: Evaluated) -> None:
@@ -52,6 +53,25 @@ def test_a_pinned_call_that_met_a_push_is_made_again() -> None:
     end(b, Evaluated(SETS, [(2, 40)]))
     (told,) = b.told("evaluation")
     assert {one["version_min"] for one in told["sets"]} == {2}
+
+
+def test_a_pinned_call_holds_pushes_for_as_long_as_a_worker_has_it() -> None:
+    b = bench(hold_patience_s=100.0)
+    everybody = ("w0.1", "learner.1", "driver.1")
+    ask(b, pinned=True)
+    b.say("learner.1", PushRequest(2))
+    pass_time(b, 1000, *everybody)
+    assert grants(b) == 0
+    end(b, Evaluated(SETS, [(1, 40)]))
+    assert grants(b) == 1
+
+
+def test_a_pinned_call_that_no_worker_takes_holds_pushes_no_longer_than_others() -> None:
+    b = bench(workers=(), hold_patience_s=100.0)
+    ask(b, pinned=True)
+    b.say("learner.1", PushRequest(2))
+    pass_time(b, 110, "learner.1", "driver.1")
+    assert grants(b) == 1
 
 
 def test_a_call_that_fails_for_good_is_told_with_its_error() -> None:

@@ -101,6 +101,7 @@ async def test_a_call_of_a_function_is_one_order_whose_sets_are_recorded_at_its_
         await site.publish(2)
         (order,) = site.asked
         assert (order.num_samples, order.tasks[0].row) == (1, {"rollout_id": 2})
+        assert order.is_call
         sets = [{"id": "a"}, {"id": "b"}]
         told = {"id": order.id, "sets": sets, "figures": {"speed": 7.0}}
         site.state.apply(Event("evaluation", told))
