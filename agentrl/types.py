@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from agentrl.columns import COLUMNS, Column
+from agentrl.evaluated import Evaluated
 
 __all__ = [
     "MAX_SNAPSHOT_BYTES",
@@ -192,9 +193,8 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker says of a finished episode. The columns of its trajectories follow, one after
-    the other, each as its `layout` says. `answer`: the text of the last turn, for an Env that
-    scores groups; `vote`: what an episode of an evaluation answers, for the majority of a task."""
+    """What a worker says of a finished episode; columns follow, as `layouts` says. `answer`: its
+    last turn; `vote`: what it answers; `evaluated`: of a call of --eval-function-path"""
 
     id: EpisodeId
     outcome: Outcome
@@ -207,6 +207,7 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: str = ""
     vote: str = ""
     facts: EpisodeFacts = EpisodeFacts()
+    evaluated: Evaluated | None = None
 
     @property
     def layouts(self) -> list[tuple[Column, ...]]:

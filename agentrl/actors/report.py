@@ -13,7 +13,7 @@ from agentrl.types import EpisodeAssignment, EpisodeReport, Outcome, StopReason
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import Envelope, Finished
 
-__all__ = ["PlayedEpisode", "failed_episode", "require_sendable", "vote_of"]
+__all__ = ["PlayedEpisode", "failed_episode", "require_sendable", "vote_from", "vote_of"]
 
 _LARGEST_INT = 2**63 - 1
 _MAX_VOTE_CHARS = 200
@@ -46,11 +46,15 @@ def failed_episode(
 
 
 def vote_of(env: Env) -> str:
-    """What the episode of `env` votes for; of a long answer a digest, which is as good to count.
-    Raises EnvError for what is no text."""
+    """What the episode of `env` votes for. Raises EnvError for what is no text."""
     vote: object = env.vote
     if not isinstance(vote, str):
         raise EnvError(f"{type(env).__name__}.vote is {vote!r:.80}; it must be text")
+    return vote_from(vote)
+
+
+def vote_from(vote: str) -> str:
+    """What is counted of an answer; of a long one a digest, which is as good."""
     vote = vote.strip()
     if len(vote) <= _MAX_VOTE_CHARS:
         return sendable_text(vote)

@@ -12,6 +12,7 @@ import msgspec
 
 from agentrl.actors.batches.batch import BatchGround
 from agentrl.actors.batches.desk import Desk
+from agentrl.actors.batches.eval_calls import EvalCalls
 from agentrl.actors.boundary import Boundary
 from agentrl.actors.demonstration import Demonstrations
 from agentrl.actors.endpoint.server import Endpoint
@@ -22,6 +23,7 @@ from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.writing import Writers
 from agentrl.envs.env import Env, EnvContext, bound_env
+from agentrl.envs.eval_function import EvalFunction
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
@@ -33,13 +35,14 @@ __all__ = ["Way", "WaySettings", "Ways"]
 
 class WaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How episodes are played. `demonstration_key`: rows hold a dialogue under it, and no Env is
-    played."""
+    played; `eval_function`: nor for the calls of one, each of which is an episode."""
 
     env: str
     env_args: dict[str, Any]
     context: EnvContext
     limits: Limits
     demonstration_key: str | None = None
+    eval_function: str | None = None
 
 
 class Way:
@@ -62,6 +65,9 @@ class Way:
         self, cls: type[Env], chat: ChatFormat, endpoint: Endpoint, *, reports_answers: bool
     ) -> Strategy:
         settings = self.settings
+        if settings.eval_function is not None:
+            function = EvalFunction(settings.eval_function, settings.context, settings.env_args)
+            return EvalCalls(function, chat, settings.limits, endpoint)
         if settings.demonstration_key is not None:
             return Demonstrations(chat, settings.limits, key=settings.demonstration_key)
         desk = None
@@ -104,7 +110,8 @@ class Way:
     def named(self, report: EpisodeReport, task: Task) -> EpisodeReport:
         """`report` with the Env that was played, and the part of the mixture; no Env was where a
         dialogue is shown."""
-        env = self.settings.env if self.settings.demonstration_key is None else ""
+        is_played = self.settings.demonstration_key is None and self.settings.eval_function is None
+        env = self.settings.env if is_played else ""
         facts = msgspec.structs.replace(report.facts, env=env, part=task.part)
         return msgspec.structs.replace(report, facts=facts)
 

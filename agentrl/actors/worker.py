@@ -25,11 +25,13 @@ from agentrl.actors.scoring import scored
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.actors.taught import Teacher
 from agentrl.actors.ways import Way, Ways, WaySettings
+from agentrl.config.conditions import ROW_ENVS
 from agentrl.config.eval_sets import EvalSet
 from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.env import EnvContext
+from agentrl.envs.eval_function import CALLED
 from agentrl.envs.services import services_of_run
 from agentrl.errors import EnvError
 from agentrl.tokens.formats.base import ChatFormat
@@ -97,6 +99,7 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
         """The settings of a worker of this run, and of those of its `sets` that are played in their
         own way. `services`: the address of each process."""
         named, parts = services_of_run(config, sets), parts_of(config)
+        calls = config.eval_function_path is not None
 
         def way(of: RunConfig, names: dict[str, str]) -> WaySettings:
             addresses = {name: services[process] for name, process in names.items()}
@@ -114,7 +117,8 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
                 one.name: way(one.config, names)
                 for one, names in zip(sets, named.of_sets, strict=True)
                 if parts or one.config != config
-            },
+            }
+            | ({CALLED: _way_of_calls(config, model_dir, max_context, services)} if calls else {}),
             parts={
                 part.name: way(part.config, names)
                 for part, names in zip(parts, named.of_parts, strict=True)
@@ -138,6 +142,23 @@ def _way(
         ),
         limits=_limits(config, max_context),
         demonstration_key=config.dialogue_key,
+    )
+
+
+def _way_of_calls(
+    config: RunConfig, model_dir: Path, max_context: int, services: dict[str, str]
+) -> WaySettings:
+    """Evaluations that a function plays; it is given the flags whatever the Env is, and of its
+    arguments the reward of rows."""
+    way = _way(config, model_dir, max_context, services)
+    flags = msgspec.structs.replace(config, hf_checkpoint=str(model_dir))
+    return msgspec.structs.replace(
+        way,
+        env=ROW_ENVS[0],
+        env_args=way.env_args if config.env in ROW_ENVS else {},
+        context=msgspec.structs.replace(way.context, run_flags=flags),
+        eval_function=config.eval_function_path,
+        demonstration_key=None,
     )
 
 

@@ -21,7 +21,13 @@ from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.events import Stored
 from agentrl.buffer.ids import GroupKind, kind_of, mint_of
 from agentrl.buffer.judging import JudgeDesk
-from agentrl.buffer.numbers import report_defect, versions_of, with_time, without_numbers
+from agentrl.buffer.numbers import (
+    num_sampled,
+    report_defect,
+    versions_of,
+    with_time,
+    without_numbers,
+)
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
 from agentrl.buffer.state import State
@@ -96,12 +102,12 @@ class ClaimDesk:
             return None
         is_eval, refusal = kind_of(row.mint) == "eval", None
         if report.outcome is Outcome.DONE:
-            why = defect or numbers or (None if is_eval else self._version_defect(report))
+            why = defect or numbers or (None if is_eval else self._training_defect(report))
             if why is not None:
                 refusal = Refused(f"episode {report.id} refused: {why}")
                 report = _poisoned(report, refusal.reason)
         if refusal is None:
-            self.sampled_tokens += sum(meta.num_sampled for meta in report.trajectories)
+            self.sampled_tokens += num_sampled(report)
         stored: tuple[StoredTrajectory, ...] = ()
         if report.outcome is Outcome.DONE and not is_eval:
             pairs = zip(report.trajectories, payloads, strict=True)
@@ -249,7 +255,9 @@ class ClaimDesk:
         newest = self._state.lineage.newest
         return max(versions_of(event.message.report), default=-1) > newest
 
-    def _version_defect(self, report: EpisodeReport) -> str | None:
+    def _training_defect(self, report: EpisodeReport) -> str | None:
+        if report.evaluated is not None:
+            return "it is of evaluation sets, and the episode is one of training"
         unknown = sorted(v for v in versions_of(report) if v not in self._state.lineage)
         return f"tokens of unknown weight versions {unknown}" if unknown else None
 

@@ -18,6 +18,7 @@ import msgspec
 
 from agentrl.bounds import MAX_ANSWERS_CHARS, MAX_EVALUATIONS, MAX_TOLD_BYTES
 from agentrl.buffer import groups
+from agentrl.buffer.called_sets import told_of_call
 from agentrl.buffer.episodes import EpisodeQueue, Key
 from agentrl.buffer.numbers import versions_of
 from agentrl.buffer.state import State
@@ -30,13 +31,15 @@ __all__ = ["Evaluations"]
 
 @dataclass(slots=True, eq=False)
 class _Evaluation:
-    """`reports` are those of its done episodes, `version` the newest that sampled one of them."""
+    """`reports` are those of its done episodes, `version` the newest that sampled one of them,
+    `error` that of the newest one that has failed."""
 
     order: Evaluate
     mints: range
     reports: dict[Key, EpisodeReport] = field(default_factory=dict)
     failed: int = 0
     version: int = -1
+    error: str = ""
 
     @property
     def pending(self) -> int:
@@ -59,6 +62,13 @@ class Evaluations:
         """Whether one of them is."""
         return any(evaluation.order.pinned for evaluation in self._running.values())
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether a worker has a pinned call of a function, which may take hours."""
+        calls = [e for e in self._running.values() if e.order.is_call and e.order.pinned]
+        rows = [self._state.episodes[mint, 0] for call in calls for mint in call.mints]
+        return any(row.worker is not None for row in rows)
+
     def begin(self, order: Evaluate) -> Refused | None:
         """Begin an evaluation, or tell the result of one that has ended."""
         if order.id in self._results:
@@ -79,6 +89,7 @@ class Evaluations:
         evaluation = self._running[self._state.evals[key[0]].order.id]
         if report is None:
             evaluation.failed += 1
+            evaluation.error = self._state.episodes[key].error or ""
         elif evaluation.order.pinned:
             self._take_pinned(evaluation, key, report)
         else:
@@ -123,6 +134,9 @@ class Evaluations:
 
 def _summary(evaluation: _Evaluation) -> dict[str, object]:
     done = list(evaluation.reports.values())
+    calls = [report for report in done if report.evaluated is not None]
+    if calls:
+        return {"name": evaluation.order.name, "id": evaluation.order.id, **told_of_call(calls[0])}
     trajectories = [meta for report in done for meta in report.trajectories]
     versions = versions_of(*done)
     summary: dict[str, object] = {
@@ -133,6 +147,8 @@ def _summary(evaluation: _Evaluation) -> dict[str, object]:
         "version_min": min(versions, default=None),
         "version_max": max(versions, default=None),
     }
+    if not done:
+        summary["error"] = evaluation.error
     if done:
         summary["score"] = statistics.fmean(report.reward for report in done)
         summary["wall_s"] = statistics.fmean(report.wall_s for report in done)

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 import msgspec
 
 from agentrl.bounds import metric_defect, reward_defect
+from agentrl.evaluated import Evaluated
 from agentrl.types import EpisodeReport, PermitStats
 
 __all__ = [
     "measured",
+    "num_sampled",
     "report_defect",
     "rewards_defect",
     "versions_of",
@@ -32,12 +34,34 @@ def report_defect(report: EpisodeReport) -> str | None:
     for name, value in report.metrics.items():
         if found := metric_defect(value):
             return f"its metric {name} is {found}"
+    return None if report.evaluated is None else _evaluated_defect(report.evaluated)
+
+
+def _evaluated_defect(evaluated: Evaluated) -> str | None:
+    for name, one in evaluated.sets.items():
+        n = len(one.rewards)
+        if not n or one.num_samples < 1 or n % one.num_samples or len(one.votes) not in (0, n):
+            return f"its set {name} has {n} rewards, which are not those of whole tasks"
+        for reward in one.rewards:
+            if found := reward_defect(reward):
+                return f"a reward of its set {name} is {found}"
+    for name, value in evaluated.figures.items():
+        if found := metric_defect(value):
+            return f"its metric {name} is {found}"
     return None
 
 
 def versions_of(*reports: EpisodeReport) -> set[int]:
     """The weight versions that sampled them."""
-    return {version for r in reports for meta in r.trajectories for version, _ in meta.versions}
+    of_turns = {version for r in reports for meta in r.trajectories for version, _ in meta.versions}
+    calls = [r.evaluated for r in reports if r.evaluated is not None]
+    return of_turns | {version for call in calls for version, _ in call.versions}
+
+
+def num_sampled(report: EpisodeReport) -> int:
+    """The tokens that engines sampled for it."""
+    counts = [] if report.evaluated is None else [count for _, count in report.evaluated.versions]
+    return sum(meta.num_sampled for meta in report.trajectories) + sum(counts)
 
 
 def with_time(report: EpisodeReport) -> EpisodeReport:
@@ -50,7 +74,7 @@ def with_time(report: EpisodeReport) -> EpisodeReport:
 def without_numbers(report: EpisodeReport) -> EpisodeReport:
     """The report of an attempt that failed, whose numbers count for nothing."""
     facts = msgspec.structs.replace(report.facts, turn_rewards=(), env_reward=None)
-    return msgspec.structs.replace(report, reward=0.0, metrics={}, facts=facts)
+    return msgspec.structs.replace(report, reward=0.0, metrics={}, facts=facts, evaluated=None)
 
 
 def rewards_defect(rewards: Sequence[float]) -> str | None:

@@ -24,6 +24,8 @@ _LAST_KIND = int(max(SpanKind))
 
 def defect(report: EpisodeReport, columns: Sequence[memoryview]) -> str | None:
     """Why the columns of a `done` report cannot be trained on, or None."""
+    if report.evaluated is not None:
+        return "it is of evaluation sets and has columns" if columns else report_defect(report)
     if not report.trajectories:
         return "it is done and has no trajectory"
     expected = sum(map(len, report.layouts))

@@ -4,8 +4,9 @@
     Republish -> told to the learner that asks -> (not heeded: told again at its next question)
 
 Weights stay as they are while an evaluation is pinned. It needs no mint and no new weights, so it
-ends, however many groups are charged. Nothing is durable: a restarted buffer holds nothing, its
-learner asks again, and so does its driver.
+ends, however many groups are charged. Of a call of a function nothing is heard before its end; its
+worker ends one that hangs. Nothing is durable: a restarted buffer holds nothing, its learner asks
+again, and so does its driver.
 """
 
 import msgspec
@@ -80,4 +81,5 @@ class PushDesk:
         if evaluations.num_reported != self._num_reported:
             self._num_reported, self._moved_at = evaluations.num_reported, now
         is_moving = now - self._moved_at < self._state.settings.hold_patience_s
-        return evaluations.is_pinned and self._peers.driver() is not None and is_moving
+        holds = evaluations.is_pinned and (is_moving or evaluations.is_calling)
+        return holds and self._peers.driver() is not None

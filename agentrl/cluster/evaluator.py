@@ -18,6 +18,7 @@ from agentrl.config.eval_sets import EvalSet
 from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import evaluation_turns
+from agentrl.envs.eval_function import call_of
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import Task
 from agentrl.wire.messages import Evaluate, Logged
@@ -74,7 +75,11 @@ class Evaluator:
 
     def _record(self, order: Evaluate, step: int, *, is_shown: bool = True) -> None:
         event, is_greedy = self._state.evaluations[order.id], order.sampling.temperature == 0
-        self._recorder.evaluation(step, event, is_greedy=is_greedy, is_shown=is_shown)
+        # a call of --eval-function-path has several sets, or none
+        for each in event.get("sets", [event]):
+            self._recorder.evaluation(step, each, is_greedy=is_greedy, is_shown=is_shown)
+        if figures := event.get("figures"):
+            self._recorder.logged(step, figures, "")
 
     async def _record_with(self, log: EvalLog, step: int, orders: Sequence[Evaluate]) -> None:
         """Record scores as the user's function wants them shown. Of an evaluation that the end of
@@ -101,19 +106,21 @@ class Evaluator:
             await self.evaluate(beside=True)
 
     def _order(self, name: str, step: int, how: _How) -> Evaluate:
-        tasks = list(self._sets[name])
+        is_call = self._config.eval_function_path is not None
+        tasks = [call_of(step)] if is_call else list(self._sets[name])
         config = self._own.get(name) or self._parts.get(tasks[0].part if tasks else "")
         config = config or self._config
         return Evaluate(
             name=name,
             id=f"{name}@{step}-{'pinned' if how == 'alone' else how}",
             tasks=tasks,
-            num_samples=config.n_samples_per_eval_prompt,
+            num_samples=1 if is_call else config.n_samples_per_eval_prompt,
             sampling=evaluation_turns(config),
             seed=config.rollout_seed,
             beside=how == "beside" or (how == "apart" and not self._state.learner_done),
             pinned=how == "alone" or (how == "beside" and self._config.pins_evaluations),
             tells_episodes=self._log is not None,
+            is_call=is_call,
         )
 
 

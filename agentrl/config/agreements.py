@@ -139,6 +139,13 @@ def _rollout(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     return _refused(one, _OTHER)
 
 
+def _evaluation(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
+    """What slime's own function does with evaluation sets, a run does by itself."""
+    if one.words[0] == _PLAIN:
+        return _is_so(one, "engines play evaluation sets as they play episodes")
+    return _refused(one, _OTHER)
+
+
 def _fully_async(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Generation that waits for neither training nor pushes: what train_async.py is for."""
     if 0 in (_value(values, "async_buffer_size"), _value(values, "max_staleness")):
@@ -214,6 +221,7 @@ RULES: dict[str, Callable[[Asked, Values, Mapping[str, str]], Settled]] = {
     "batch": _batch,
     "ckpt_step": _ckpt_step,
     "critic_ranks": _critic_ranks,
+    "evaluation": _evaluation,
     "fully_async": _fully_async,
     "loss_mask": _loss_mask,
     "offload": _offload,

@@ -72,6 +72,11 @@ def _has_reward(config: RunConfig) -> bool:
     return config.env in ROW_ENVS and not config.env_args.keys().isdisjoint(("reward", "rm_type"))
 
 
+def _is_evaluated(config: RunConfig) -> bool:
+    """Whether there are evaluation sets that no environment brings."""
+    return config.names_eval_sets or config.eval_function_path is not None
+
+
 def _is_ahead(config: RunConfig) -> bool:
     return config.num_ahead > 0 or config.update_weights_interval > 1
 
@@ -101,7 +106,7 @@ CONDITIONS = {
         "--custom-generate-function-path is given; leave it out",
     ),
     "row_files": Condition(
-        lambda config: config.prompt_data is not None or config.names_eval_sets,
+        lambda config: config.prompt_data is not None or _is_evaluated(config),
         "this is about the rows of --prompt-data and of evaluation sets; leave it out",
     ),
     "row_env": Condition(
@@ -200,7 +205,7 @@ CONDITIONS = {
         "a dict; give one, or leave this out",
     ),
     "evaluation_reward": Condition(
-        lambda config: _has_reward(config) and config.names_eval_sets,
+        lambda config: _has_reward(config) and _is_evaluated(config),
         "only a reward of --rm-type or --custom-rm-path, of rows of --eval-prompt-data, may be a "
         "dict there; give both, or leave this out",
     ),
@@ -338,13 +343,16 @@ CONDITIONS = {
     ),
     "evaluation_sets": Condition(
         # Rows to train on bring none; an environment may.
-        lambda config: config.names_eval_sets or config.prompt_data is None,
+        lambda config: _is_evaluated(config) or config.prompt_data is None,
         "no effect: there is nothing to evaluate beside the rows of --prompt-data; name other rows "
         "with --eval-prompt-data NAME FILE",
         is_noted=True,
     ),
     "evaluation_rows": Condition(
-        lambda config: config.names_eval_sets and config.env in ROW_ENVS,
+        lambda config: (
+            config.eval_function_path is not None
+            or (config.names_eval_sets and config.env in ROW_ENVS)
+        ),
         f"only --env {_ROW_ENVS} read this, of the rows of --eval-prompt-data; name "
         "such rows, or leave this out",
     ),

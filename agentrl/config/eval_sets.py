@@ -43,7 +43,15 @@ from agentrl.config.unread import about_unread
 from agentrl.errors import ConfigError
 from agentrl.shipped import BOXED, about_reward
 
-__all__ = ["ALONE", "EvalSet", "asks_for_stops", "engine_context", "eval_sets", "name_of"]
+__all__ = [
+    "ALONE",
+    "EvalSet",
+    "asks_for_stops",
+    "engine_context",
+    "eval_sets",
+    "name_of",
+    "named_sets",
+]
 
 _DATA, _FILE = "--eval-prompt-data", "--eval-config"
 #: What slime calls a set of which a path alone is given.
@@ -89,6 +97,12 @@ class EvalSet(msgspec.Struct, frozen=True):
 
 
 def eval_sets(config: RunConfig) -> dict[str, EvalSet]:
+    """The sets that the run plays: those that are named, but where a function plays them. Raises
+    ConfigError as `named_sets`."""
+    return {} if config.eval_function_path is not None else named_sets(config)
+
+
+def named_sets(config: RunConfig) -> dict[str, EvalSet]:
     """The sets of `--eval-config`, of `--eval-prompt-data`, or of the parts of a mixture that name
     some, by name. A function of --rollout-function-path plays none of them. Raises ConfigError for
     a file that cannot be read, words that are no pairs, names that are given twice, and what no set

@@ -38,8 +38,9 @@ def about_rollout_function(config: RunConfig) -> Iterator[str]:
 
 def notes_on_rollout_function(config: RunConfig) -> Iterator[str]:
     """What slime would have the function do, and this run does not."""
-    if config.rollout_function_path is not None and config.names_eval_sets:
+    is_evaluated = config.names_eval_sets and config.eval_function_path is None
+    if config.rollout_function_path is not None and is_evaluated:
         yield (
-            f"{_FLAG} is not called for evaluation sets: they are played without it, as slime "
-            "plays them under --eval-function-path slime.rollout.sglang_rollout.generate_rollout"
+            f"{_FLAG} is not called for evaluation sets: they are played without it; "
+            "--eval-function-path names the function that plays them, which may be the same"
         )

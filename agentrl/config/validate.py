@@ -18,7 +18,8 @@ from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.engines import about_attention_ranks, notes_on_engines
 from agentrl.config.entries import notes_on_rendering
 from agentrl.config.env_vars import about_env_vars, notes_on_env_vars
-from agentrl.config.eval_sets import EvalSet, eval_sets
+from agentrl.config.eval_function import about_eval_function, notes_on_eval_function
+from agentrl.config.eval_sets import EvalSet, eval_sets, named_sets
 from agentrl.config.evaluations import about_evaluations, about_set, notes_on_evaluations
 from agentrl.config.external_engines import about_external_engines
 from agentrl.config.external_router import about_external_router
@@ -80,6 +81,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         *about_evaluations(config),
         *about_rollouts(config),
         *about_rollout_function(config),
+        *about_eval_function(config),
         *(() if config.eval_only else about_profiling(config)),
         *_about_devices(config),
         *about_engine_kinds(config, device),
@@ -108,8 +110,9 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         if wrong:
             return
         sets.extend(eval_sets(config).values())
+        named = named_sets(config).values()
         usual = "--eval-prompt-data" if config.eval_config is None else "--eval-config"
-        of_files = {(_whose(one, usual), one.path) for one in sets if one.path is not None}
+        of_files = {(_whose(one, usual), one.path) for one in named if one.path is not None}
         for whose, path in sorted(of_files):
             refused.extend(_about_file(whose, path))
 
@@ -364,6 +367,7 @@ def _notes(config: RunConfig) -> list[str]:
         )
     notes += [*notes_on_sampling(config), *notes_on_rollouts(config), *notes_on_env_vars(config)]
     notes += [*notes_on_tracking(config), *notes_on_rollout_function(config)]
+    notes += notes_on_eval_function(config)
     if config.data_source_path is not None and not config.has_data_source:
         notes.append(
             f"--data-source-path {config.data_source_path}: already so: rows come from "

@@ -24,6 +24,7 @@ import msgspec
 
 from agentrl.config.args import Args
 from agentrl.envs.env import Env, EnvContext, ServiceSpec
+from agentrl.envs.function_args import args_for
 from agentrl.envs.registry import register
 from agentrl.envs.returned import (
     SampledStep,
@@ -33,14 +34,12 @@ from agentrl.envs.returned import (
     response_ids,
     returned,
 )
-from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rollout_function import FLAG as ROLLOUT_FUNCTION
 from agentrl.envs.rollout_function import load_rollout_function
-from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.sample_hooks import HOOKS, seen_by
+from agentrl.envs.sample_rewards import SampleRewards
 from agentrl.envs.single_turn import SingleTurnEnv
-from agentrl.envs.slime_rewards import OfSample
 from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
 from agentrl.envs.slime_stand_in.rm_hub import judging
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
@@ -164,7 +163,7 @@ class GenerateEnv(Rollout):
             )
         self.plays_batches = function is None
         self.function = load_rollout_function(place) if self.plays_batches else load_generate(place)
-        self._rewards = _Rewards(**reward)
+        self._rewards = SampleRewards(**reward)
 
     @classmethod
     def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
@@ -247,16 +246,9 @@ class GenerateEnv(Rollout):
 
     def _args(self, chat: PromptChat) -> Args:
         """Those of one episode: they lead to its own endpoint."""
-        args: Any = Args(self.run_flags)
-        address = chat.base_url.removeprefix("http://").partition("/")[0]
-        host, _, port = address.rpartition(":")
-        args.sglang_router_ip = f"agentrl:{chat.api_key}@{host}"
-        args.sglang_router_port = int(port)
-        args.partial_rollout = False
-        args.sampling_params = _sampling(args, chat.sampling)
-        return cast(Args, args)
+        return args_for(self.run_flags, chat.base_url, chat.api_key, chat.sampling)
 
-    def _bound_rewards(self) -> "_Rewards":
+    def _bound_rewards(self) -> "SampleRewards":
         """They know what this Env does of its run."""
         mine = {name: getattr(self, name) for name in EnvContext.__struct_fields__}
         Env.bind(self._rewards, EnvContext(**mine))
@@ -302,83 +294,3 @@ class GenerateEnv(Rollout):
                 "trains each by its own"
             )
         return msgspec.structs.replace(step, reward=rewards[0])
-
-
-def _sampling(args: Args, sampling: SamplingParams) -> dict[str, Any]:
-    """As a request of the run itself would say it."""
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_new_tokens": sampling.max_new_tokens,
-        "stop": list(sampling.stop) or None,
-        "stop_token_ids": list(sampling.stop_token_ids) or None,
-        "skip_special_tokens": False,
-        "no_stop_trim": True,
-        "spaces_between_special_tokens": False,
-    }
-
-
-class _Rewards(SingleTurnEnv):
-    """What a sample is worth. A function in slime's signature sees the sample itself."""
-
-    @property
-    def prompt(self) -> Any:
-        """As the row has it."""
-        return find(self._task, self._input_key)
-
-    @property
-    def label(self) -> Any:
-        """The same of the label."""
-        return self._label
-
-    def _messages(self, prompt: Any) -> list[Message]:
-        """None where a function is given something else than a chat, such as a number."""
-        is_chat = isinstance(prompt, (str, list)) or self.run_flags is None
-        is_written = self.run_flags is not None and self.run_flags.apply_chat_template
-        return super()._messages(prompt) if is_chat or is_written else []
-
-    def _label_of(self, task: dict[str, Any]) -> Any:
-        """None where there is none: a function may know by itself what its sample is worth."""
-        return find(task, self._label_key) if holds(task, self._label_key) else None
-
-    def _require_key(self) -> None:
-        """The same of a key: what is asked for is that of the reward which a sample then has."""
-
-    def _of_sample(self, sample: Any) -> "_Rewards":
-        """For the label and the metadata that a sample has by now; samples are scored at once."""
-        scorer = copy.copy(self)
-        if "metadata" in self._task or sample.metadata != self._task:  # not as `_sample` gave it
-            scorer._task = self._task | {"metadata": sample.metadata}
-        scorer._kind = scorer._kind_of(scorer._task)
-        scorer._label = sample.label
-        return scorer
-
-    def require(self) -> None:
-        """Raise EnvError where the reward of the flags lacks what it needs."""
-        self._require_url(self._kind, EnvError)
-        if self._label is None:
-            super()._label_of(self._task)  # where the row has none, this says how one is named
-            if self._compares():
-                raise EnvError(
-                    f"the sample has no label, and the reward {self._kind.name} compares with it: "
-                    "give the sample that the function returns the label of the one it was given"
-                )
-        self._require_plain(self._label)
-
-    async def of(self, args: Args, sample: Any) -> tuple[Any, dict[str, float]]:
-        """The reward of a sample, and its parts as metrics."""
-        found = sample.reward
-        scorer = self._of_sample(sample)
-        if found is None:
-            own: Any = self._own
-            if isinstance(own, OfSample):
-                found = own(args, sample)
-                found = await found if inspect.isawaitable(found) else found
-            else:
-                scorer.require()
-                found = await scorer._worth(sample.response)
-        if self.is_evaluation:
-            self.vote = await scorer._vote_for(sample.response, found)
-        key = self._eval_reward_key if self.is_evaluation else self._reward_key
-        return chosen(found, key), parts(found)

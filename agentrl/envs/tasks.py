@@ -13,6 +13,7 @@ from agentrl.config.eval_sets import EvalSet, eval_sets, name_of
 from agentrl.config.mixture import FLAG, MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env
+from agentrl.envs.eval_function import CALLED, call_of
 from agentrl.envs.given import GivenSource, listed
 from agentrl.envs.mixed import MixedSource
 from agentrl.envs.prompt_lengths import leave_out_long_prompts, room_for_prompts
@@ -46,6 +47,8 @@ def open_tasks(config: RunConfig, env_class: type[Env], run: Path | None = None)
     folder of the run that asks. Raises ConfigError."""
     notes: list[str] = []
     source = _open(config, env_class, run, notes)
+    if config.eval_function_path is not None:
+        return RunTasks(source, {CALLED: [call_of(0)]}, notes)
     return RunTasks(source, open_eval_sets(config, env_class), notes)
 
 
@@ -74,6 +77,8 @@ def open_source(
     source = own_source(config, env_class)
     if source is None and config.eval_only:
         tasks = list(chain(*open_eval_sets(config, env_class).values()))
+        if config.eval_function_path is not None:
+            tasks = [call_of(0)]
         return GivenSource(tasks, lambda: tasks, name="eval_tasks")
     if source is None:
         raise ConfigError(f"--env {config.env} brings no tasks of its own; give it --prompt-data")
@@ -149,10 +154,13 @@ def own_source(config: RunConfig, env_class: type[Env]) -> TaskSource | None:
 
 def open_eval_sets(config: RunConfig, env_class: type[Env]) -> dict[str, list[Task]]:
     """Evaluation sets by name: those of `--eval-config` or `--eval-prompt-data`, or else the Env's
-    own. Of a mixture: those that its parts name, and for the others those of their Envs.
+    own. Of a mixture: those that its parts name, and for the others those of their Envs. None
+    where a function of --eval-function-path plays them.
 
     Raises ConfigError when there are none, and evaluations are asked for.
     """
+    if config.eval_function_path is not None:
+        return {}
     sets = {n: _of_part(_tasks_of(one), one.part) for n, one in eval_sets(config).items()}
     if config.names_eval_sets:
         return sets

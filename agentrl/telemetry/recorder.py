@@ -136,11 +136,12 @@ class Recorder:
         numbers = {
             key: value
             for key, value in data.items()
-            if key not in ("name", "id", "episodes") and value is not None
+            if key not in ("name", "id", "episodes", "error") and value is not None
         }
         self._writer.evaluation(step, name, numbers, is_shown=is_shown)
         how = self._how_scored[name] = _how(is_greedy=is_greedy)
-        self._progress.note(f"evaluation {name}: {_scored(score, how)}")
+        why = one_line(str(data.get("error") or ""), _ERROR_CHARS)
+        self._progress.note(f"evaluation {name}: {_scored(score, how)}{why and f' ({why})'}")
 
     def logged(self, step: int, figures: Mapping[str, float], told: str) -> None:
         """What a log function made of the evaluation after iteration `step`, and what went wrong

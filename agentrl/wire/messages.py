@@ -120,7 +120,8 @@ class Evaluate(_FromDriver, frozen=True, tag="evaluate"):
     """Play each task `num_samples` times outside the ledger; results come back as
     Event("evaluation", {...}) when all have ended. `beside`: training goes on meanwhile, and keeps
     three quarters of the permits. `pinned`: all tokens are to be of one version, so pushes that
-    ask wait until it has ended. `tells_episodes`: of each of them, not of the set alone."""
+    ask wait until it has ended. `tells_episodes`: of each of them, not of the set alone. `is_call`:
+    its one episode is a call of --eval-function-path, which its worker ends when it hangs."""
 
     name: str
     id: str
@@ -131,6 +132,7 @@ class Evaluate(_FromDriver, frozen=True, tag="evaluate"):
     beside: bool = False
     pinned: bool = False
     tells_episodes: bool = False
+    is_call: bool = False
 
 
 class PeerLost(_FromDriver, frozen=True, tag="peer_lost"):

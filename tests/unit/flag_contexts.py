@@ -125,6 +125,7 @@ OTHER: dict[str, str] = {
     "custom_rm_path": "contains",
     "custom_generate_function_path": f"{__name__}:generate",
     "rollout_function_path": f"{__name__}:generate_rollout",
+    "eval_function_path": f"{__name__}:evaluate",
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "data_source_path": f"{__name__}:Source",
@@ -206,6 +207,11 @@ async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """A function of the user's that plays groups."""
     return data_source.get_samples(args.rollout_batch_size)
+
+
+def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = True) -> Any:
+    """A function of the user's that plays evaluation sets."""
+    return {}
 
 
 def weigh(trained: Any) -> Any:

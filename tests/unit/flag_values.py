@@ -22,6 +22,7 @@ VALUES: dict[str, str] = {
     "custom_rm_path": "exact",
     "custom_generate_function_path": "mine.py:generate",
     "rollout_function_path": "mine.py:generate_rollout",
+    "eval_function_path": "mine.py:evaluate",
     "rollout_sample_hook_path": "mine.py:hook",
     "rm_type": "math",
     "rm_url": "http://127.0.0.1:9000/score",

@@ -124,6 +124,12 @@ CASES = [
         "return 1 / 0", "ZeroDivisionError",
     ),
     Case(
+        "eval-function-path", "def f(args, rollout_id, data_source, evaluation=True)",
+        'return {"held": {"rewards": [1, 0], "truncated": [False, True]}}',
+        "set held: rewards [1, 0], 1 of 2 truncated",
+        'return {"held": {"rewards": [float("nan")]}}', "set held: rewards[0] is nan",
+    ),
+    Case(
         "custom-reward-post-process-path", "def f(groups)",
         "return [[0.5] * len(group.rewards) for group in groups]", "at last it gave [[0.5,",
         "return [[1.0]]", "there are rewards for [1] episodes",

@@ -29,6 +29,7 @@ class Site:
         self.asked: list[Evaluate] = []
         self.scores: list[tuple[int, str]] = []
         self.greedy: list[str] = []
+        self.logs: list[tuple[int, dict[str, float]]] = []
         config = RunConfig(**flags)
         self.requests = Requests(cast(Any, self), self.state)
         self.evaluator = Evaluator(config, SETS, self.requests, self.state, cast(Any, self), own)
@@ -37,6 +38,9 @@ class Site:
         self.asked.append(order)
 
     def note(self, text: str) -> None: ...
+
+    def logged(self, step: int, figures: dict[str, float], told: str) -> None:
+        self.logs.append((step, figures))
 
     def evaluation(
         self, step: int, data: dict[str, Any], *, is_greedy: bool, is_shown: bool
@@ -88,6 +92,23 @@ async def test_an_order_says_what_it_is_played_beside_and_whether_pushes_wait(
     assert (order.beside, order.pinned) == (beside, pinned)
     assert (order.name, order.tasks, order.num_samples) == ("heldout", SETS["heldout"], 3)
     assert order.sampling.temperature == 0.5
+
+
+async def test_a_call_of_a_function_is_one_order_whose_sets_are_recorded_at_its_step() -> None:
+    site = Site(eval_function_path="mine.py", n_samples_per_eval_prompt=3)
+    site.evaluator._sets = {"eval-function": [Task("eval-function", {"rollout_id": 0})]}
+    async with site.training(2):
+        await site.publish(2)
+        (order,) = site.asked
+        assert (order.num_samples, order.tasks[0].row) == (1, {"rollout_id": 2})
+        assert order.is_call
+        sets = [{"id": "a"}, {"id": "b"}]
+        told = {"id": order.id, "sets": sets, "figures": {"speed": 7.0}}
+        site.state.apply(Event("evaluation", told))
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+    assert site.scores == [(2, "a"), (2, "b")]
+    assert site.logs == [(2, {"speed": 7.0})]
 
 
 async def test_all_sets_are_asked_for_before_the_first_has_ended() -> None:

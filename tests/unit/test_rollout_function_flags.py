@@ -78,6 +78,7 @@ def test_sets_are_played_without_it(mine: Path, rows: Path) -> None:
     sets = ["--eval-prompt-data", "held", str(rows), "--rm-type", "math"]
     found = parse([*argv_of(rows), _FLAG, str(mine), *sets], "train_async")
     assert f"{_FLAG} is not called for evaluation sets" in "\n".join(found.notes)
+    assert "--eval-function-path names the function that plays them" in "\n".join(found.notes)
     held = eval_sets(found.config)["held"].config
     assert (held.env, held.env_args) == ("single-turn", {"rm_type": "math"})
     args = {"rollout_function": "x", "rm_type": "f1"}

@@ -3,8 +3,9 @@
     {"text" | "input_ids", "sampling_params": {...}, "return_logprob": true}
     -> {"text", "output_ids", "meta_info": {"finish_reason", "output_token_logprobs", ...}}
 
-What asks for another distribution than the run's is ignored and counted; what asks for another
-shape of answer is refused. Names and defaults are those of SGLang.
+What asks for another distribution than the run's is ignored and counted. Where nothing is trained
+on the answers (`is_free`) it is heeded, or refused if engines here cannot do it. What asks for
+another shape of answer is refused. Names and defaults are those of SGLang.
 """
 
 import json
@@ -28,7 +29,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class GenerateRequest(msgspec.Struct, frozen=True):
     """A request that can be answered: a prompt of `ids`, or of `text`. `ignored` names what was
     asked of the sampling in vain; `prompt_logprobs`: from which token of the prompt on its ids are
-    wanted too."""
+    wanted too; `sampling`: how it is sampled, where it may say so."""
 
     text: str | None
     ids: tuple[int, ...]
@@ -40,6 +41,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     return_logprob: bool = False
     prompt_logprobs: int | None = None
     ignored: tuple[str, ...] = ()
+    sampling: SamplingParams | None = None
 
 
 class Generated(msgspec.Struct, frozen=True):
@@ -76,12 +78,30 @@ class _Body(msgspec.Struct):
     image_data: Any = None
 
 
+class _Distribution(msgspec.Struct):
+    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+
+
 #: What may stand in `sampling_params` and changes no distribution.
 _PLAIN = (*_Sampling.__struct_fields__, "spaces_between_special_tokens", "custom_params")
+#: What changes it beside `_Distribution`, and the value of each that does not.
+_IDLE: dict[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "min_new_tokens": 0,
+    "ignore_eos": False,
+}
 
 
-def decode_generate(body: bytes, sampling: SamplingParams) -> GenerateRequest:
-    """The request of an HTTP body. `sampling` is the run's. Raises ChatError, which says why."""
+def decode_generate(
+    body: bytes, sampling: SamplingParams, *, is_free: bool = False
+) -> GenerateRequest:
+    """The request of an HTTP body. `sampling` is the run's; `is_free`: a request may say another.
+    Raises ChatError, which says why."""
     try:
         asked = msgspec.json.decode(body)
         read = msgspec.convert(asked, _Body)
@@ -96,6 +116,8 @@ def decode_generate(body: bytes, sampling: SamplingParams) -> GenerateRequest:
     if len(stops) > _MAX_STOPS:
         raise ChatError(f"stop lists {len(stops)} strings; {_MAX_STOPS} at most", param="stop")
     most = _MAX_NEW_TOKENS if told.max_new_tokens is None else told.max_new_tokens
+    asked_params = asked.get("sampling_params") or {}
+    own = _own_sampling(asked_params, sampling) if is_free else None
     return GenerateRequest(
         text=read.text,
         ids=tuple(read.input_ids or ()),
@@ -106,8 +128,28 @@ def decode_generate(body: bytes, sampling: SamplingParams) -> GenerateRequest:
         trims_stop=not told.no_stop_trim,
         return_logprob=bool(read.return_logprob),
         prompt_logprobs=read.logprob_start_len,
-        ignored=_ignored(asked.get("sampling_params") or {}, sampling),
+        ignored=_ignored(asked_params, own or sampling),
+        sampling=own,
     )
+
+
+def _own_sampling(asked: Mapping[str, Any], usual: SamplingParams) -> SamplingParams:
+    """As the request says, and where it says nothing as the run does. Raises ChatError for what no
+    engine here can do."""
+    for name, idle in _IDLE.items():
+        if asked.get(name) not in (None, idle):
+            words = (
+                f"{name} is {asked[name]!r:.40}; answers here are sampled with {idle}: leave it out"
+            )
+            raise ChatError(words, param=name)
+    try:
+        told = msgspec.convert(dict(asked), _Distribution)
+    except msgspec.ValidationError as error:
+        raise ChatError(f"sampling_params: {error}", code="invalid_request") from error
+    given = {n: value for n, value in msgspec.structs.asdict(told).items() if value is not None}
+    if given.get("top_k") == 0:
+        raise ChatError("top_k is 0, which leaves no token; -1 is all of them", param="top_k")
+    return msgspec.structs.replace(usual, **given)
 
 
 def _refuse_other_shapes(body: _Body, told: _Sampling) -> None:
@@ -127,9 +169,8 @@ def _refuse_other_shapes(body: _Body, told: _Sampling) -> None:
 
 def _ignored(asked: Mapping[str, Any], sampling: SamplingParams) -> tuple[str, ...]:
     """What the request says of the sampling, and the run says otherwise."""
-    own = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-    idle = {"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_p": 0}
-    usual: dict[str, Any] = own | idle | {"min_new_tokens": 0, "ignore_eos": False}
+    own = {name: getattr(sampling, name) for name in _Distribution.__struct_fields__}
+    usual: dict[str, Any] = own | _IDLE
     return tuple(
         name
         for name, value in asked.items()

@@ -60,10 +60,10 @@ class CallRecorder:
     `last_text`: of the newest answer. `writers`: threads for long prompts, which no agent that
     blocks can take. `writes_prompts`: the agent asks by text or ids, as SGLang's own `/generate` is
     asked. `max_spent`: such requests that are answered with no token after a budget is spent, for
-    functions that look at the finish reason end by it.
+    functions that look at the finish reason end by it. `is_free`: each may say how it is sampled.
     """
 
-    max_spent = 16
+    max_spent, is_free = 16, False
 
     def __init__(
         self,

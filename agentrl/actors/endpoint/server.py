@@ -138,7 +138,8 @@ class Endpoint:
     async def _generate(self, request: web.Request) -> web.Response:
         recorder = self._recorder(request)
         body = await recorder.arrived(lambda: self._read(request))
-        asked = decode_generate(body, recorder.assignment.sampling)
+        sampling, is_free = recorder.assignment.sampling, recorder.is_free
+        asked = decode_generate(body, sampling, is_free=is_free)
         began = anyio.current_time()
         answer = await recorder.generate(asked)
         return _body(generated(answer, asked, anyio.current_time() - began))

@@ -120,6 +120,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.worker:rollout",
         ),
         Hook(
+            name="eval-function-path",
+            kind="agentrl.envs.eval_function:eval_functions",
+            loads="agentrl.envs.eval_function:load_eval_function",
+            called="once for each evaluation, by an agent worker, in a thread of its own",
+            returns="RolloutFnEvalOutput(data, metrics) or data, {SET: {rewards, truncated, "
+            "samples}}, where the rewards alone must be",
+            tries="agentrl.cli.hooks.worker:evaluate",
+        ),
+        Hook(
             name="rollout-sample-hook-path",
             kind="agentrl.envs.sample_hooks:HOOKS",
             loads="agentrl.envs.sample_hooks:load_hook",

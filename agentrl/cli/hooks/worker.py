@@ -18,6 +18,7 @@ from agentrl.config.sampling import evaluation_turns, training_turns
 from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 from agentrl.envs.check.dry_reset import first_task
 from agentrl.envs.check.preflight import source_of
+from agentrl.envs.eval_function import CALLED, call_of
 from agentrl.envs.grading.labels import label_text
 from agentrl.envs.registry import load_env
 from agentrl.envs.rows.keys import find, holds
@@ -41,6 +42,7 @@ __all__ = [
     "FilterError",
     "about",
     "answers_to",
+    "evaluate",
     "generate",
     "group_reward",
     "keep",
@@ -151,6 +153,30 @@ def rollout(trial: HookTrial) -> Iterator[str]:
         f"a group of {size} episodes: rewards {shown([report.reward for report in reports])}, "
         f"{num_trained} tokens are trained"
     )
+
+
+def evaluate(trial: HookTrial) -> Iterator[str]:
+    """Have it play an evaluation."""
+    said = answers_to(trial.config, task_of(trial.config))[0]
+    reports: list[EpisodeReport] = []
+
+    async def play(bench: Bench) -> None:
+        reports.append(await bench.play(call_of(0), said, evaluation=CALLED))
+
+    on_bench(trial, play)
+    yield f"the policy says {said!r} at each turn"
+    assert reports[0].evaluated is not None
+    for name, one in reports[0].evaluated.sets.items():
+        parts = [f"set {name}: rewards {shown(one.rewards)}"]
+        if one.num_samples > 1:
+            parts.append(f"{one.num_samples} samples of each task")
+        if one.truncated is not None:
+            parts.append(f"{one.truncated} of {len(one.rewards)} truncated")
+        yield ", ".join(parts)
+    for name, value in reports[0].evaluated.figures.items():
+        yield f"{name} is {value:g}"
+    sampled = sum(count for _, count in reports[0].evaluated.versions)
+    yield f"{sampled} tokens were sampled"
 
 
 # ---- how they are played -------------------------------------------------------------------------

@@ -49,6 +49,16 @@ class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
             holds="file",
         ),
     ] = None
+    eval_function_path: Annotated[
+        str | None,
+        _flag(
+            "Function that plays all evaluation sets in one call, in slime's signature: "
+            "path/to/file.py[:fn] or pkg.module.fn, [async] def fn(args, rollout_id, data_source, "
+            "evaluation=True) -> RolloutFnEvalOutput(data) or {SET: {rewards, truncated, samples}}",
+            modes=ACTS,
+            holds="code",
+        ),
+    ] = None
     eval_input_key: Annotated[
         str | None,
         _key("Key of the prompt in rows of --eval-prompt-data (default: --input-key)"),

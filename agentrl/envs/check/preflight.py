@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.bounds import MAX_EVALUATIONS
 from agentrl.config.conditions import GENERATE, ROW_ENVS
-from agentrl.config.eval_sets import EvalSet, eval_sets
+from agentrl.config.eval_sets import EvalSet, eval_sets, named_sets
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.dry_reset import context_of, discard, dry_reset, first_task, make_env
@@ -26,6 +26,7 @@ from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, ServiceSpec
+from agentrl.envs.eval_function import load_eval_function
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
@@ -67,13 +68,14 @@ def _of_one(config: RunConfig, *, is_part: bool = False) -> list[str]:
         return check_rows(open_source(config, cls))
     check_class(cls)
     source, env = source_of(config, cls), make_env(cls, config.env_args)
+    is_called = config.eval_only and config.eval_function_path is not None
     notes = check_rows(source, _takes(config, env), is_part=is_part)
     services = services_of(config, cls)
     notes += check_eval_sets(config, cls)
     refuse_shared_url(config, cls, source)
     # What a source that keeps its place gives is gone from it: only the run asks it.
     keeps = isinstance(source, SlimeSource) and source.keeps_place
-    task, changed = None if keeps else first_task(source), None
+    task, changed = None if keeps or is_called else first_task(source), None
     if task is not None:
         task, changed = arrived(task)
     is_rollout = issubclass(cls, Rollout)
@@ -169,6 +171,10 @@ def services_of(config: RunConfig, cls: type[Env]) -> dict[str, ServiceSpec]:
 def check_eval_sets(config: RunConfig, cls: type[Env]) -> list[str]:
     """Notes on the rows of evaluation sets. Raises ConfigError for sets that are none, for an Env
     that cannot be had, for a first row that cannot be played, and for what raises."""
+    if config.eval_function_path is not None:
+        load_eval_function(config.eval_function_path)
+        named_sets(config)
+        return []
     named = eval_sets(config)
     for one in named.values():
         _check_env_of(one, config)

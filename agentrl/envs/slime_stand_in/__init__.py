@@ -3,6 +3,7 @@
     slime.utils.types               Sample
     slime.utils.http_utils          post, get
     slime.utils.misc                load_function
+    slime.utils.eval_config         EvalDatasetConfig
     slime.rollout.sglang_rollout    GenerateState
     slime.rollout.rm_hub            async_rm, batched_async_rm
     slime.rollout.rm_hub.math_dapo_utils    compute_score

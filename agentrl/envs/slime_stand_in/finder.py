@@ -18,6 +18,7 @@ MODULES = {
     "slime.utils.http_utils": f"{_HERE}.http_utils",
     "slime.utils.misc": f"{_HERE}.misc",
     "slime.utils.async_utils": f"{_HERE}.async_utils",
+    "slime.utils.eval_config": f"{_HERE}.eval_config",
     GENERATE_STATE: f"{_HERE}.sglang_rollout",
     "slime.rollout.base_types": f"{_HERE}.rollout_outputs",
     "slime.rollout.data_source": f"{_HERE}.data_source",
