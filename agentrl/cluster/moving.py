@@ -16,6 +16,7 @@ import msgspec
 from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.kinds import KINDS
+from agentrl.cluster.orders import url_of
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.spec import RunSpec
 from agentrl.serving.engine_files import MEETING_PLACE
@@ -35,7 +36,7 @@ def moved(
     """What the run is told, and its orders, once `names` are where the cluster says that they are
     now. Reserves ports there; raises SlotLostError."""
     told = dict(orders)
-    urls = {name: _new_url(cluster, name) for name in names if KINDS[orders[name].kind].serves}
+    urls = {name: url_of(cluster, name) for name in names if KINDS[orders[name].kind].serves}
     engines, of_evaluations = (
         [_moved(engine, urls, told, cluster) for engine in among]
         for among in (spec.engines, spec.eval_engines)
@@ -78,10 +79,6 @@ def _moved(
         for name in parts:
             told[name] = _meeting(told[name], f"{address}:{port}")
     return engine
-
-
-def _new_url(cluster: Cluster, name: str) -> str:
-    return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
 def at_url(order: ProcessOrder, old: str, new: str) -> ProcessOrder:
