@@ -12,13 +12,16 @@ more open than the folder that it lies in: in a folder of mode 0700 files are 06
 
 import os
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, TypeVar
+
+import msgspec
 
 __all__ = [
     "create_file",
     "make_folder",
     "narrow",
     "narrow_tree",
+    "read_json",
     "rename",
     "replace_file",
     "sync",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _FILE, _FOLDER = 0o666, 0o777
+_T = TypeVar("_T")
 
 
 def create_file(path: Path, mode: int = _FILE) -> BinaryIO:
@@ -72,6 +76,14 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     with open(beside, "wb", opener=_opener) as file:
         file.write(data)
     beside.replace(path)
+
+
+def read_json(path: Path, kind: type[_T]) -> _T | None:
+    """What such a file says as JSON; None where it is not there, or says nothing of that kind."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind) if path.is_file() else None
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+        return None
 
 
 def rename(path: Path, name: Path) -> None:

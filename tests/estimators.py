@@ -1,12 +1,14 @@
-"""The estimators that ship, each with the flags that it needs and the terms of its own."""
+"""The estimators that ship, each with the flags that it needs and the terms of its own; and a group
+that one may be asked about."""
 
 from typing import Any
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS
+from agentrl.types import EpisodeId, GroupRows
 
-__all__ = ["ESTIMATORS", "flags_of"]
+__all__ = ["ESTIMATORS", "flags_of", "group_of"]
 
 ESTIMATORS = list(ALGORITHMS.places)
 #: Of terms that only some read.
@@ -21,3 +23,9 @@ def flags_of(name: str) -> dict[str, Any]:
         **dict.fromkeys(sorted(algorithm.requires), True),
         **{term: value for term, value in _TERMS.items() if term in algorithm.reads},
     }
+
+
+def group_of(rewards: list[float]) -> GroupRows:
+    """A group whose episodes earned this."""
+    ids = [EpisodeId("g", index) for index in range(len(rewards))]
+    return GroupRows("g", 1, "t", ids, rewards, [{} for _ in ids], [])

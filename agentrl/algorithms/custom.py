@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from agentrl.user_code import Kind, Signature, hook
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LOSSES", "named_as", "with_loss"]
+__all__ = ["LOSSES", "named_as", "with_loss", "without_flags"]
 
 _SLIMES = Signature(("args", "batch", "logits", "sum_of_sample_mean"), is_slimes=True)
 _NO_LOGITS = (
@@ -75,3 +76,13 @@ def named_as(estimator: type[Algorithm], cls: type[Algorithm]) -> type[Algorithm
     """`cls`, which messages and checkpoints call as they call the estimator."""
     cls.__qualname__, cls.__module__ = estimator.__qualname__, estimator.__module__
     return cls
+
+
+def without_flags(function: Callable[..., Any]) -> Callable[[RunConfig, Any], Any]:
+    """A function that is given no flags, as one that is."""
+
+    @functools.wraps(function)
+    def called(cfg: RunConfig, given: Any) -> Any:
+        return function(given)
+
+    return called

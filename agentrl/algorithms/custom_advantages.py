@@ -15,7 +15,6 @@ Shape suffix: L = tokens of one trajectory.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy.typing as npt
 
 from agentrl.algorithms import slime_hooks
 from agentrl.algorithms.base import Algorithm, Needs
-from agentrl.algorithms.custom import named_as
+from agentrl.algorithms.custom import named_as, without_flags
 from agentrl.algorithms.normalization import Total
 from agentrl.algorithms.rows import Credit, Row
 from agentrl.config.run import RunConfig
@@ -38,20 +37,10 @@ __all__ = ["ADVANTAGES", "with_advantages"]
 _Function = Callable[[RunConfig, Sequence[Row]], Any]
 
 
-def _of_rows(function: Callable[..., Any]) -> _Function:
-    """From `advantages(rows)`."""
-
-    @functools.wraps(function)
-    def advantages(cfg: RunConfig, rows: Sequence[Row]) -> Any:
-        return function(rows)
-
-    return advantages
-
-
 ADVANTAGES: Kind[_Function] = hook(
     "advantages(rows)",
     [
-        Signature(("rows",), _of_rows),
+        Signature(("rows",), without_flags),
         Signature(("args", "rollout_data"), slime_hooks.advantages, is_slimes=True),
     ],
     group="agentrl.advantages",

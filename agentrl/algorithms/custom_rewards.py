@@ -11,7 +11,6 @@ rewards, less the penalties for length. What the estimator makes of a group's nu
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ import msgspec
 
 from agentrl.algorithms import slime_hooks
 from agentrl.algorithms.base import Algorithm, Needs
-from agentrl.algorithms.custom import named_as
+from agentrl.algorithms.custom import named_as, without_flags
 from agentrl.algorithms.rows import Credit
 from agentrl.bounds import reward_defect
 from agentrl.config.run import RunConfig
@@ -32,16 +31,6 @@ __all__ = ["REWARDS", "with_rewards"]
 _Function = Callable[[RunConfig, Sequence[GroupRows]], Any]
 
 
-def _of_groups(function: Callable[..., Any]) -> _Function:
-    """From `rewards(groups)`."""
-
-    @functools.wraps(function)
-    def process(cfg: RunConfig, groups: Sequence[GroupRows]) -> Any:
-        return function(groups)
-
-    return process
-
-
 def nothing(groups: Sequence[GroupRows]) -> list[list[float]]:
     """No episode earned anything, for scripts that name slime's function beside its teacher."""
     return [[0.0] * len(group.rewards) for group in groups]
@@ -50,7 +39,7 @@ def nothing(groups: Sequence[GroupRows]) -> list[list[float]]:
 REWARDS: Kind[_Function] = hook(
     "rewards(groups)",
     [
-        Signature(("groups",), _of_groups),
+        Signature(("groups",), without_flags),
         Signature(("args", "samples"), slime_hooks.post_process, is_slimes=True),
     ],
     group="agentrl.reward_post_processes",

@@ -107,12 +107,10 @@ class Reception:
 
     def _welcome(self, peer: Peer) -> Welcome:
         state = self._state
-        open_leases = [row.number for row in state.leases.values() if not row.stepped_by]
         return Welcome(
             epoch=peer.row.epoch,
             heartbeat_s=state.settings.heartbeat_s,
             versions=list(state.lineage.rows.values()),
-            next_lease=min(open_leases, default=state.last_lease + 1),
             last_lease=state.last_lease,
             retired_through=state.retired_through,
             cursor=state.cursor,

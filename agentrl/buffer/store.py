@@ -25,13 +25,13 @@ _SUFFIX = ".seg"
 
 
 class PayloadStore:
-    """The store named `name` in `folder`; `segment_bytes` is where a segment is closed."""
+    """The store of the buffer in `folder`; `segment_bytes` is where a segment is closed."""
 
-    def __init__(
-        self, folder: Path, *, segment_bytes: int, first: int, name: str = "buffer"
-    ) -> None:
+    #: What references to its payloads call it.
+    name = "buffer"
+
+    def __init__(self, folder: Path, *, segment_bytes: int, first: int) -> None:
         """`first`: the smallest number a new segment may have."""
-        self.name = name
         self.folder = folder
         self._segment_bytes = segment_bytes
         disk.make_folder(folder, 0o700)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from agentrl.cli.hooks.table import ELSEWHERE, HOOKS, Hook
+from agentrl.cli.output import say
 from agentrl.cli.parser import Parser, seconds
 from agentrl.config.answers import row_of
 from agentrl.config.explained import explain
@@ -60,22 +61,22 @@ def add_arguments(parser: Parser) -> None:
 def check_hook(arguments: argparse.Namespace) -> int:
     """List, describe or try; returns the exit code."""
     if arguments.name is None:
-        _say(line for hook in HOOKS.values() for line in [*_described(hook), ""])
-        _say(f"{name}: {line}" for name, line in ELSEWHERE.items())
+        say(line for hook in HOOKS.values() for line in [*_described(hook), ""])
+        say(f"{name}: {line}" for name, line in ELSEWHERE.items())
         return 0
     hook = _hook(arguments.name, arguments.path or "PATH")
     if arguments.path is None:
-        _say(_described(hook))
+        say(_described(hook))
         return 0
     from agentrl.cli.hooks.apart import try_hook
 
     tried = try_hook(hook, arguments.path, arguments.flags, arguments.timeout)
     sys.stderr.write(visible(tried.printed))
-    _say(tried.lines)
+    say(tried.lines)
     if tried.error:
         sys.stderr.write(f"agentrl: {visible(tried.error)}\n")
         return tried.exit_code
-    _say([f"ok: a run takes {' '.join(hook.argv)} {arguments.path}"])
+    say([f"ok: a run takes {' '.join(hook.argv)} {arguments.path}"])
     return 0
 
 
@@ -107,9 +108,3 @@ def _described(hook: Hook) -> Iterator[str]:
 def _row(head: str, text: str) -> list[str]:
     first, rest = f"    {head:<8} ", " " * 13
     return textwrap.wrap(text, 100, initial_indent=first, subsequent_indent=rest)
-
-
-def _say(lines: "Iterator[str] | list[str]") -> None:
-    for line in lines:
-        sys.stdout.write(f"{visible(line)}\n")
-    sys.stdout.flush()

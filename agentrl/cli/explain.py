@@ -4,20 +4,18 @@ import argparse
 import re
 import shlex
 import shutil
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentrl.cli.explain_shell import to_set
-from agentrl.cli.view import until_the_reader_leaves
+from agentrl.cli.output import say, until_the_reader_leaves
 from agentrl.config.env_vars import advice_on_environment
 from agentrl.config.explained import Explained, explain
 from agentrl.config.launch_script import PROGRAMS, Argument, LaunchScript, read_script
 from agentrl.config.secrets import secret_names
 from agentrl.errors import ConfigError
-from agentrl.visible import visible
 
 __all__ = ["ABOUT", "add_arguments", "explain_flags"]
 
@@ -63,9 +61,7 @@ def explain_flags(arguments: argparse.Namespace) -> int:
     program = arguments.program or script.program
     found = explain(script.arguments, program)
     with until_the_reader_leaves():
-        for line in _page(script, program, found):
-            sys.stdout.write(f"{visible(line)}\n")
-        sys.stdout.flush()
+        say(_page(script, program, found))
     left_open = script.broken or _lists(found)
     return 1 if left_open or any(one.answer == "refused" for one in found) else 0
 

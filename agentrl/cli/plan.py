@@ -3,12 +3,12 @@ started anywhere."""
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.cli.output import say
 from agentrl.cli.parser import Parser
 from agentrl.config.command_line import read_flags
 from agentrl.config.device_defaults import for_device
@@ -17,7 +17,6 @@ from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import layers_of_stages
 from agentrl.errors import ConfigError
-from agentrl.visible import visible
 
 if TYPE_CHECKING:
     from agentrl.learner.footprint import Footprint
@@ -116,9 +115,7 @@ def plan(arguments: argparse.Namespace) -> int:
         moe_imbalance=arguments.moe_imbalance,
         models=load_algorithm(config).needs.models,
     )
-    for line in page(planned):
-        sys.stdout.write(f"{visible(line)}".rstrip() + "\n")
-    sys.stdout.flush()
+    say(line.rstrip() for line in page(planned))
     return 0 if planned.fits else 1
 
 

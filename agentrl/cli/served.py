@@ -27,7 +27,7 @@ from agentrl.types import (
     EpisodeReport,
     SamplingParams,
 )
-from agentrl.view.played import print_played
+from agentrl.view.text import print_played
 
 __all__ = ["Policy", "play_served"]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agentrl.cli.output import say
 from agentrl.config.command_line import Program, help_page
 from agentrl.config.conditions import has_shipped_estimator
 from agentrl.config.device import Device
@@ -87,16 +88,16 @@ def _check(found: Resolved, *light: _Check) -> RunConfig:
     """Look at what a run needs, and say what deserves a look; the configuration with what its model
     says of it. Raises with what is wrong."""
     config = found.config
-    _say(found.notes + _light_notes(found, *light))
-    _say(_check_algorithm(config, found.said))
+    say(found.notes + _light_notes(found, *light))
+    say(_check_algorithm(config, found.said))
     if config.ray_address is None:
         from agentrl.cluster.own_ray import import_ray
 
         import_ray()  # before user code does
     told = _with_format(msgspec.structs.replace(found, notes=[]))
-    _say(told.notes)
+    say(told.notes)
     if not _is_default(config):
-        _say(_check_rooms(told.config))
+        say(_check_rooms(told.config))
     return told.config
 
 
@@ -131,13 +132,13 @@ def _all_notes(found: Resolved, *light: _Check) -> list[str]:
 
 def _dry_run(found: Resolved, *light: _Check) -> int:
     """Look at everything, and say what would be started."""
-    _say(found.notes + _all_notes(found, *light))
+    say(found.notes + _all_notes(found, *light))
     from agentrl.config.plan import describe
 
     if found.config.ray_address is not None or found.config.port_range is not None:
         from agentrl.cluster.dry_placement import placement_notes
 
-        sys.stdout.write("".join(f"{line}\n" for line in placement_notes(found.config)))
+        say(placement_notes(found.config))
     sys.stdout.write(describe(found.config, _models(found.config)))
     return 0
 
@@ -186,12 +187,6 @@ def _on_checkpoints(config: RunConfig, *, dry_run: bool) -> list[str]:
         model = read_model(Path(str(config.hf_checkpoint)))
         notes += notes_on_retention(config, model, models)
     return notes
-
-
-def _say(notes: list[str]) -> None:
-    for note in notes:
-        sys.stdout.write(f"{visible(note)}\n")
-    sys.stdout.flush()
 
 
 def _is_default(config: RunConfig) -> bool:

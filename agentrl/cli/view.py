@@ -1,19 +1,17 @@
 """`agentrl view`: its flags, and where what it finds goes."""
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.cli.output import until_the_reader_leaves
 from agentrl.errors import ConfigError, EnvironmentSetupError
 
 if TYPE_CHECKING:
     from agentrl.view.choice import Choice
 
-__all__ = ["ABOUT", "add_arguments", "until_the_reader_leaves", "view"]
+__all__ = ["ABOUT", "add_arguments", "view"]
 
 _ERROR_CHARS = 200
 
@@ -167,17 +165,6 @@ def _none_failed(run: Path) -> str:
     if cut := [row.error for row in rows if row.outcome is None and row.error]:
         said += f"; {len(cut)} open ones were queued again ({one_line(cut[-1], _ERROR_CHARS)})"
     return f"{said}; of episodes of evaluations only {run / 'logs'} tells"
-
-
-@contextmanager
-def until_the_reader_leaves() -> Iterator[None]:
-    """`head` closes the pipe when it has seen enough; what is still buffered then goes nowhere."""
-    try:
-        yield
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _count(text: str) -> int:

@@ -69,15 +69,13 @@ Plan = Callable[
 ]
 
 
-def launch(
-    config: RunConfig, origin: float, clock: Clock | None = None, plan: Plan = plan_processes
-) -> int:
+def launch(config: RunConfig, origin: float, plan: Plan = plan_processes) -> int:
     """Run `config` to its end; returns the exit code of the program.
 
     0 complete, 2 configuration, 3 host, 4 health, 65 data, 130 SIGINT, 143 SIGTERM, else 70.
     `origin` is the clock's reading when the program began. `plan` says which processes there are.
     """
-    clock = clock or MonotonicClock()
+    clock = MonotonicClock()
     with SignalGate() as gate:
         try:
             with RunDir(config, gate.check) as run, _save_lock(config, run):

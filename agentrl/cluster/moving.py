@@ -18,6 +18,7 @@ import msgspec
 from agentrl.cluster.engine_parts import engine_of
 from agentrl.cluster.host import ProcessOrder
 from agentrl.cluster.kinds import KINDS
+from agentrl.cluster.orders import url_of
 from agentrl.cluster.placement import Cluster
 from agentrl.cluster.services import copy_there
 from agentrl.cluster.spec import RunSpec
@@ -39,7 +40,7 @@ def moved(
     now. Reserves ports there; raises SlotLostError."""
     told = dict(orders)
     serving = [name for name in names if KINDS[orders[name].kind].serves]
-    urls = {name: _new_url(cluster, name) for name in serving if name not in spec.copies}
+    urls = {name: url_of(cluster, name) for name in serving if name not in spec.copies}
     spec = _with_copies(spec, names, told, cluster)
     engines, of_evaluations = (
         [_moved(engine, urls, told, cluster) for engine in among]
@@ -67,7 +68,7 @@ def _with_copies(
     copies = dict(spec.copies)
     for name in {copy for its in used.values() for copy in its} & {*names}:
         if cluster.port_held(name) is None:
-            copies[name] = msgspec.structs.replace(copies[name], url=_new_url(cluster, name))
+            copies[name] = msgspec.structs.replace(copies[name], url=url_of(cluster, name))
             told[name] = copy_there(told[name], copies[name])
     return msgspec.structs.replace(spec, copies=copies, copies_used=spec.copies_used | used)
 
@@ -96,10 +97,6 @@ def _moved(
         for name in parts:
             told[name] = _meeting(told[name], f"{address}:{port}")
     return engine
-
-
-def _new_url(cluster: Cluster, name: str) -> str:
-    return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
 def at_url(order: ProcessOrder, old: str, new: str) -> ProcessOrder:

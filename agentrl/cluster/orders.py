@@ -33,7 +33,7 @@ from agentrl.serving.nccl import nccl_environment
 from agentrl.types import EngineAddress
 from agentrl.wire.keys import make_keys
 
-__all__ = ["plan_processes"]
+__all__ = ["plan_processes", "url_of"]
 
 #: Processes that have no GPU of their own see none: torch and SGLang would use one, and JAX takes
 #: most of each GPU that it sees as soon as somebody imports it.
@@ -61,12 +61,12 @@ def plan_processes(
     if config.replays_engine_routes:
         architecture = open_model(model_dir, config.model_family).architecture
         facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
-    started = {name: _url(cluster, name) for name in config.started_engines}
+    started = {name: url_of(cluster, name) for name in config.started_engines}
     urls = started.values() or engine_urls(config)
     engines = [
         _address(cluster, planned, url) for planned, url in zip(config.engines, urls, strict=False)
     ]
-    apart = [_address(cluster, e, _url(cluster, e.name)) for e in config.eval_engines]
+    apart = [_address(cluster, e, url_of(cluster, e.name)) for e in config.eval_engines]
     once = {name: service for name, service in services.items() if service.per == "run"}
     ports = {name: cluster.reserve_port(name) for name in once}
     copies = cluster.copies() if len(once) < len(services) else []
@@ -79,20 +79,21 @@ def plan_processes(
         address = f"tcp://{cluster.address_of('buffer')}:{port}"
     engine_key_file = run.private / "engine.key"
     make_key(engine_key_file, external_key(config))
+    router = url_of(cluster, "router") if config.starts_router else external_router_url(config)
     spec = RunSpec(
         config=config,
         run_dir=str(run.path),
         model_dir=str(model_dir),
         model=facts,
         buffer_address=address,
-        router_url=_url(cluster, "router") if config.starts_router else external_router_url(config),
+        router_url=router,
         engines=engines,
         eval_engines=apart,
         eval_sets=list(sets.values()),
         services={n: f"http://{cluster.address_of(n)}:{p}" for n, p in ports.items()},
         copies={
             copy.process: CopyAddress(
-                copy.service, _url(cluster, copy.process), services[copy.service]
+                copy.service, url_of(cluster, copy.process), services[copy.service]
             )
             for copy in copies
         },
@@ -170,7 +171,8 @@ def _as_here(order: ProcessOrder) -> ProcessOrder:
     )
 
 
-def _url(cluster: Cluster, name: str) -> str:
+def url_of(cluster: Cluster, name: str) -> str:
+    """Where a server is to listen: a port that is reserved by this, on the node that runs it."""
     return f"http://{cluster.address_of(name)}:{cluster.reserve_port(name)}"
 
 
@@ -197,7 +199,7 @@ def _parts(
     if len(names) <= 1:
         return [(engine, None)]
     meets_at = f"{cluster.address_of(engine.name)}:{cluster.reserve_port(engine.name)}"
-    urls = {name: engine.url if name == engine.name else _url(cluster, name) for name in names}
+    urls = {name: engine.url if name == engine.name else url_of(cluster, name) for name in names}
     return [
         (
             msgspec.structs.replace(engine, name=name, url=url),

@@ -8,7 +8,6 @@ What the run goes on without may wait as long as the run lasts: for its node to 
 another. What it cannot go on without has `--node-wait-s`; then the run ends, and can be continued.
 """
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -24,7 +23,6 @@ from agentrl.telemetry.recorder import Recorder
 
 __all__ = ["Rescheduler"]
 
-_LOG = logging.getLogger(__name__)
 #: Seconds of one call that waits for Ray, and between two of them.
 _WAIT_S, _PAUSE_S = 5.0, 1.0
 #: Between two looks at a node that lacks something: a shared folder may be mounted late.

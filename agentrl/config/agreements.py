@@ -14,7 +14,7 @@ import msgspec
 from agentrl.config import answers
 from agentrl.config.answers import Asked
 from agentrl.config.facts import mode_of
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import own_fields, value_in
 from agentrl.config.places import checkpoints_of
 from agentrl.shipped import CHAT_FORMATS
 
@@ -63,10 +63,6 @@ def settle(asked: Iterable[Asked], values: Values, said: Mapping[str, str]) -> S
     )
 
 
-def _value(values: Values, name: str) -> Any:
-    return values.get(name, own_fields()[name].default)
-
-
 def _is_so(one: Asked, why: str) -> Settled:
     return Settled(notes=[f"{one.text}: already so: {why}"])
 
@@ -77,7 +73,7 @@ def _refused(one: Asked, why: str) -> Settled:
 
 def _batch(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Slime's batch of a step: the episodes of an iteration by its number of steps."""
-    groups, episodes = (_value(values, n) for n in ("rollout_batch_size", "n_samples_per_prompt"))
+    groups, episodes = (value_in(values, n) for n in ("rollout_batch_size", "n_samples_per_prompt"))
     iteration = groups * episodes
     product = f"--rollout-batch-size {groups} x --n-samples-per-prompt {episodes} = {iteration}"
     if not _COUNT.fullmatch(one.words[0]):
@@ -90,7 +86,7 @@ def _batch(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
             f"takes whole groups; make it a multiple of {episodes} that divides {iteration}",
         )
     if "num_steps_per_rollout" in said:
-        steps = _value(values, "num_steps_per_rollout")
+        steps = value_in(values, "num_steps_per_rollout")
         if size * steps == iteration:
             return _is_so(one, f"{product} episodes in --num-steps-per-rollout {steps} steps")
         return _refused(
@@ -148,7 +144,7 @@ def _evaluation(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
 
 def _fully_async(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Generation that waits for neither training nor pushes: what train_async.py is for."""
-    if 0 in (_value(values, "async_buffer_size"), _value(values, "max_staleness")):
+    if 0 in (value_in(values, "async_buffer_size"), value_in(values, "max_staleness")):
         return _refused(one, _IN_TURN)
     return _is_so(one, _AHEAD)
 
@@ -157,7 +153,7 @@ def _loss_mask(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Slime's kind of loss mask says how a dialogue is written as tokens: our chat format."""
     if mode_of(values) != "supervised":
         return _is_so(one, "a policy is trained on the tokens that it sampled; imitation reads it")
-    template, written = _value(values, "chat_template"), _value(values, "chat_format")
+    template, written = value_in(values, "chat_template"), value_in(values, "chat_format")
     if template is not None:
         return _is_so(one, f"--chat-template {template} says which tokens are the assistant's")
     meant = one.words[0].replace("_", "-")
@@ -196,7 +192,7 @@ def _ckpt_step(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
 def _critic_ranks(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Policy and critic are in the same ranks: sizes that are the policy's say just that."""
     name = one.name.removeprefix("--").replace("-", "_").replace("critic", "actor")
-    actors = _value(values, name)
+    actors = value_in(values, name)
     if one.words[0] == str(actors):
         return _is_so(one, f"the critic is in the ranks of the policy ({own_fields()[name].flag})")
     return _refused(
@@ -208,7 +204,7 @@ def _critic_ranks(one: Asked, values: Values, said: Mapping[str, str]) -> Settle
 
 def _offload(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     """Learner and engines give up their memory only where they share devices."""
-    if _value(values, "colocate"):
+    if value_in(values, "colocate"):
         return _is_so(one, one.row.says)
     return _refused(
         one,

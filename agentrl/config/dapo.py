@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.config.conditions import ROW_ENVS, env_of
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import value_in
 
 __all__ = ["VALUES", "sizes"]
 
@@ -29,7 +29,7 @@ _BUFFER_SHARE = 5
 
 def sizes(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is missing in `values`, the settings of a run as far as they are known by name."""
-    batch = _of(values, "rollout_batch_size")
+    batch = value_in(values, "rollout_batch_size")
     longest = values.get("overlong_max_length") or most_sampled(values)
     found = {
         "n_samples_per_prompt": _NUM_SAMPLES,
@@ -42,11 +42,7 @@ def sizes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def most_sampled(values: Mapping[str, Any]) -> int:
     """The most tokens that an episode may sample: those of all its turns, within its context."""
-    turns = 1 if env_of(values) == ROW_ENVS[0] else _of(values, "max_turns")
-    sampled: int = turns * _of(values, "rollout_max_response_len")
+    turns = 1 if env_of(values) == ROW_ENVS[0] else value_in(values, "max_turns")
+    sampled: int = turns * value_in(values, "rollout_max_response_len")
     context = values.get("rollout_max_context_len")
     return sampled if context is None else min(sampled, context)
-
-
-def _of(values: Mapping[str, Any], name: str) -> Any:
-    return values.get(name, own_fields()[name].default)

@@ -52,11 +52,10 @@ _TAKEN = {
 }
 
 
-def env_vars(config: RunConfig, here: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of every process; `here`: those of this one."""
-    here = os.environ if here is None else here
+def env_vars(config: RunConfig) -> dict[str, str]:
+    """The variables of every process; one that is named alone has the value of this one."""
     pairs = (word.partition("=") for word in config.env_vars)
-    return {name: value if equals else here.get(name, "") for name, equals, value in pairs}
+    return {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
 
 
 def train_env_vars(config: RunConfig) -> dict[str, str]:

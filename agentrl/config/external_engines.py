@@ -5,7 +5,7 @@ themselves is compared with the flags by `agentrl.serving.external`; flags alone
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -22,23 +22,21 @@ def engine_urls(config: RunConfig) -> list[str]:
     return [_url(text) for text in config.rollout_external_engine_addrs]
 
 
-def external_key(config: RunConfig, here: Mapping[str, str] | None = None) -> str | None:
-    """The key that these engines want, from the variable that a flag names; None: they want none.
-    `here`: the environment."""
+def external_key(config: RunConfig) -> str | None:
+    """The key that these engines want, from the variable that a flag names; None: they want
+    none."""
     name = config.rollout_external_api_key_var
     if name is None or not config.rollout_external_engine_addrs:
         return None
-    return (os.environ if here is None else here).get(name)
+    return os.environ.get(name)
 
 
-def about_external_engines(
-    config: RunConfig, here: Mapping[str, str] | None = None
-) -> Iterator[str]:
+def about_external_engines(config: RunConfig) -> Iterator[str]:
     """Addresses that are none, and what engines of somebody else cannot do."""
     if not config.rollout_external_engine_addrs:
         return
     yield from _about_addresses(config)
-    yield from _about_key(config, here)
+    yield from _about_key(config)
     if config.colocate:
         yield (
             f"{_ADDRS} and --colocate: engines that somebody else started have devices of their "
@@ -87,11 +85,11 @@ def _about_addresses(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _about_key(config: RunConfig, here: Mapping[str, str] | None) -> Iterator[str]:
+def _about_key(config: RunConfig) -> Iterator[str]:
     name = config.rollout_external_api_key_var
     if name is None:
         return
-    key = external_key(config, here)
+    key = external_key(config)
     if not key:
         yield (
             f"{_KEY} {name}: there is no such variable here; export it with the key that the "

@@ -6,6 +6,7 @@ A field `rollout_batch_size` is the flag `--rollout-batch-size` and the key of a
 import functools
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,15 @@ from agentrl.config.run import RunConfig
 from agentrl.config.settings_file import settings_of, without_nulls
 from agentrl.errors import ConfigError
 
-__all__ = ["Field", "convert", "fact_of", "own_fields", "places_of_weights", "synchronous_values"]
+__all__ = [
+    "Field",
+    "convert",
+    "fact_of",
+    "own_fields",
+    "places_of_weights",
+    "synchronous_values",
+    "value_in",
+]
 
 Kind = Literal["bool", "int", "float", "str", "choice", "json", "list"]
 
@@ -49,6 +58,11 @@ class Field(msgspec.Struct, frozen=True):
 def own_fields() -> dict[str, Field]:
     """Every field of `RunConfig` that is a flag of its own, by name and in order."""
     return {name: field for name, field in _all_fields().items() if name not in FAMILIES}
+
+
+def value_in(values: Mapping[str, Any], name: str) -> Any:
+    """The value of a field in a layer of values, or its default where the layer has none."""
+    return values.get(name, own_fields()[name].default)
 
 
 def synchronous_values() -> dict[str, int]:

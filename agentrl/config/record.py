@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.disk import replace_file
+from agentrl.disk import read_json, replace_file
 
 __all__ = ["RunRecord", "read_record", "write_record"]
 
@@ -25,11 +25,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 def read_record(run: Path) -> RunRecord | None:
     """The record in the run directory `run`; None when there is none that can be read."""
-    path = run / "run.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=RunRecord) if path.is_file() else None
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
-        return None
+    return read_json(run / "run.json", RunRecord)
 
 
 def write_record(run: Path, record: RunRecord) -> None:

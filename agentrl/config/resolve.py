@@ -28,7 +28,7 @@ from agentrl.config.device_defaults import (
 from agentrl.config.differences import on_differences
 from agentrl.config.edited import notes_on_edits
 from agentrl.config.facts import mode_of
-from agentrl.config.fields import own_fields, synchronous_values
+from agentrl.config.fields import own_fields, synchronous_values, value_in
 from agentrl.config.files import read_file
 from agentrl.config.first_weights import with_first_weights, without_load
 from agentrl.config.given import GivenFlags
@@ -143,7 +143,7 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     values = merged(_without_keys(layer, flags), flags)
     check_run_id(values.get("run_id"))
     run = find_run(
-        *(values.get(n, own_fields()[n].default) for n in ("resume", "run_dir", "run_id")),
+        *(value_in(values, n) for n in ("resume", "run_dir", "run_id")),
         eval_only=values.get("eval_only", False),
     )
     run = run or run_of_load(values)
@@ -210,7 +210,7 @@ def _beginning(values: Layer) -> list[str]:
     """What a run that begins tells who wanted one to go on."""
     if values.get("resume") != "auto":
         return []
-    where = Path(values.get("run_dir", own_fields()["run_dir"].default))
+    where = Path(value_in(values, "run_dir"))
     where /= values.get("run_id") or ""
     return [f"--resume auto: there is nothing to continue in {where}; a new run begins"]
 
@@ -339,7 +339,7 @@ def _with_row_keys(values: Layer) -> Layer:
     given = {
         argument: values[name]
         for argument, name in _env_args().items()
-        if values.get(name, own_fields()[name].default) != own_fields()[name].default
+        if value_in(values, name) != own_fields()[name].default
         and (name not in _FUNCTIONS or env == GENERATE)
     }
     return values | {"env": env, "env_args": given | values.get("env_args", {})}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentrl.disk import read_json
 from agentrl.errors import ConfigError
 
 __all__ = ["find_run", "has_begun", "refuse_taken"]
@@ -120,8 +121,5 @@ def _newest_unfinished(runs: list[Path]) -> Path | None:
 
 def _status(path: Path) -> str | None:
     """None when the run died before it had anything to say."""
-    try:
-        data = (path / "summary.json").read_bytes()
-        return msgspec.json.decode(data, type=_Summary).status
-    except (OSError, msgspec.DecodeError):
-        return None
+    summary = read_json(path / "summary.json", _Summary)
+    return None if summary is None else summary.status

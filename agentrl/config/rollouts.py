@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import value_in
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.numbered import (
@@ -120,7 +120,7 @@ def with_one_half(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
         note = f"--colocate: not needed: {_LOAD} starts no engines to share devices with"
         return {**values, "colocate": False}, [note]
     sizes = ("actor_num_nodes", "actor_num_gpus_per_node")
-    nodes, per_node = (values.get(name, own_fields()[name].default) for name in sizes)
+    nodes, per_node = (value_in(values, name) for name in sizes)
     said = ("rollout_num_gpus", "sglang_config", "rollout_external_engine_addrs")
     more = {} if any(values.get(name) for name in said) else {said[0]: nodes * per_node}
     whose = f"the learner's devices ({more[said[0]]})" if more else "devices as the run says"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import value_in
 from agentrl.config.places import KeptCheckpoint, checkpoints_of, entries, id_of, newest_kept
 from agentrl.config.resume import has_begun
 
@@ -41,7 +41,7 @@ def way_on(values: Mapping[str, Any], kept: KeptCheckpoint) -> str:
     where somebody said that another one begins."""
     if _is_told_to_begin(values, kept):
         return ""
-    root = _root(values).absolute()
+    root = Path(value_in(values, "run_dir")).absolute()
     run = _found(values, kept)
     if run is not None:
         return (
@@ -67,17 +67,13 @@ def _is_told_to_begin(values: Mapping[str, Any], kept: KeptCheckpoint) -> bool:
     return another or values.get("resume", "auto") != "auto"
 
 
-def _root(values: Mapping[str, Any]) -> Path:
-    return Path(values.get("run_dir", own_fields()["run_dir"].default))
-
-
 def _found(values: Mapping[str, Any], kept: KeptCheckpoint) -> Path | None:
     """The directory of the run of `kept`."""
     return next((run for run in _places(values, kept) if _is_run(run, kept)), None)
 
 
 def _places(values: Mapping[str, Any], kept: KeptCheckpoint) -> Iterator[Path]:
-    root = _root(values)
+    root = Path(value_in(values, "run_dir"))
     yield from (root / kept.run_id, *entries(root))
     there = _recorded(kept)
     if there is not None and "run_dir" not in values:

@@ -1,4 +1,4 @@
-"""One iteration: the rows of a lease become micro-batches, and those M optimizer steps.
+"""One iteration: the rows of a lease become micro-batches, on which M optimizer steps train.
 
 Every rank runs this with the same header; what differs is its shard. At the first step the policy
 at the start of the iteration is the current one: its log-probabilities need no pass of their own.

@@ -79,15 +79,15 @@ class EngineClient:
     turn_timeout_s  deadline of one generation, counted from the moment it holds a permit
     partial_rollout a turn goes on through pushes; without, it is sampled again (`whole_turns`)
     seeded          engines draw by the seed of each turn (--sglang-enable-deterministic-inference)
-    cache_versions  so many versions in a row share a part of the cache, which engines keep over
-                    pushes; None: a push drops the cache
+    unpublished     engines serve weights that no learner published: all tokens are of version 0
     waits_for_weights
                     an engine without published weights is about to get some, and is waited for
-    unpublished     engines serve weights that no learner published: all tokens are of version 0
     key             what router and engines want to be shown
     routes          where the experts go that engines tell; None: they tell none
     attention_ranks groups of an engine's ranks that attend to requests of their own; turns with one
                     routing key go to one group
+    cache_versions  so many versions in a row share a part of the cache, which engines keep over
+                    pushes; None: a push drops the cache
     """
 
     def __init__(

@@ -6,10 +6,10 @@ file that `KEY_FILE` names.
 
 SGLang spawns a scheduler and a detokenizer that each import all of it again. Without an accelerator
 nothing forbids to fork them instead: a third of the processor time, half of the memory and half of
-the wait. Two hooks of SGLang's plugin registry do it, and a third one groups prefills
-(`cpu_schedule`), a fourth spares a core (`cpu_dispatch`), others stand in for kernels (`cpu_norms`,
-`cpu_delta_net`, `cpu_experts`) or for what a backend must be called (`cpu_sinks`); SGLang's files
-and arguments stay as they are. Only `launch.engine_command` runs this module.
+the wait. Two hooks of SGLang's plugin registry do it. Others wait where SGLang does not
+(`cpu_schedule`), stand in for kernels (`cpu_norms`, `cpu_delta_net`, `cpu_experts`) or for what a
+backend must be called (`cpu_sinks`); SGLang's files and arguments stay as they are. Only
+`launch.engine_command` runs this module.
 
 Forking is safe only while this process has one thread: anything else is refused. The process
 between it and the schedulers of an engine with groups of ranks has ZeroMQ's threads as well when it
@@ -32,14 +32,12 @@ from sglang.srt.utils import kill_process_tree
 
 from agentrl.serving.cpu import EXACT, PLUGIN_NAME
 from agentrl.serving.cpu_delta_net import register_delta_nets
-from agentrl.serving.cpu_dispatch import register_dispatch
 from agentrl.serving.cpu_experts import register_experts
 from agentrl.serving.cpu_norms import register_norms
-from agentrl.serving.cpu_schedule import register_prefill_gate
+from agentrl.serving.cpu_schedule import register_waits
 from agentrl.serving.cpu_sinks import register_sinks
+from agentrl.serving.endpoints import add_endpoints
 from agentrl.serving.key import key_of_this_process
-from agentrl.serving.process_route import add_process_route
-from agentrl.serving.pull_route import add_pull_route
 from agentrl.serving.routes import register_routes
 
 __all__ = ["main"]
@@ -67,8 +65,7 @@ def main(argv: list[str]) -> None:
     if "--enable-return-routed-experts" in argv:
         register_routes(on_cpu=on_cpu)
     load_plugins()
-    add_pull_route(app)
-    add_process_route(app)
+    add_endpoints(app)
     settings = prepare_server_args(argv)
     settings.api_key = key_of_this_process()
     try:
@@ -86,11 +83,10 @@ def _start_cheaply() -> None:
         _already_frozen,
         HookType.REPLACE,
     )
-    register_prefill_gate()
+    register_waits()
     register_norms()
     register_delta_nets()
     register_experts()
-    register_dispatch()
     register_sinks()
     if EXACT in os.environ:
         from agentrl.serving.cpu_exact import register_exact_layers

@@ -126,7 +126,6 @@ def engine_command(
     kind: EngineKind = "regular",
     bootstrap_port: int | None = None,
     is_exact: bool = False,
-    python: str = sys.executable,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessSpec:
     """Command of one SGLang engine, or of one `part` of it.
@@ -154,7 +153,7 @@ def engine_command(
     num_ranks = int(settings.get("tp_size") or 1)
     return ProcessSpec(
         name=name,
-        argv=(python, "-m", "agentrl.serving.engine_main", *_flags(settings)),
+        argv=(sys.executable, "-m", "agentrl.serving.engine_main", *_flags(settings)),
         env=_engine_env(device, num_ranks, part, environ)
         | _state_env(str(settings["dtype"]), environ)
         | _key_env(key_file)
@@ -169,11 +168,9 @@ def router_command(
     prometheus_port: int,
     turn_timeout_s: float,
     extra: Mapping[str, Any],
-    name: str = "router",
     host: str = "127.0.0.1",
     key_file: str | None = None,
     has_prefill_apart: bool = False,
-    python: str = sys.executable,
 ) -> ProcessSpec:
     """Command of the router. It starts without workers; `RouterControl.add` brings them.
 
@@ -192,8 +189,8 @@ def router_command(
         **_checked("router", extra),
         "pd_disaggregation": has_prefill_apart,
     }
-    argv = (python, "-m", "agentrl.serving.router_main", *_flags(settings))
-    return ProcessSpec(name=name, argv=argv, env=_key_env(key_file))
+    argv = (sys.executable, "-m", "agentrl.serving.router_main", *_flags(settings))
+    return ProcessSpec(name="router", argv=argv, env=_key_env(key_file))
 
 
 def _checked(

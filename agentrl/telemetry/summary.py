@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from agentrl.clock import Clock
-from agentrl.disk import replace_file
+from agentrl.disk import read_json, replace_file
 
 __all__ = ["EvalScore", "RunSummary", "SummaryBuilder", "read_summary", "write_summary"]
 
@@ -117,7 +117,4 @@ def write_summary(path: Path, summary: RunSummary, *, durable: bool) -> None:
 
 def read_summary(path: Path) -> RunSummary | None:
     """The summary at `path`; None when there is none that can be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=RunSummary)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return read_json(path, RunSummary)

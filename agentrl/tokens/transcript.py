@@ -1,6 +1,6 @@
 """`Transcript`: the tokens of one episode in one role, as one or more streams.
 
-    prompt -> [ask -> sampled -> observe]*          observe may begin the next segment
+    open -> [prompt_ids -> sampled -> observe]*     observe may begin the next segment
 
 A chat format that remembers earlier turns otherwise than they were sampled cannot go on in the same
 stream, for that only grows. The episode then goes on in a new segment: its prompt is what has been

@@ -6,6 +6,7 @@ Who speaks is read from kinds, turns and control ids only, never from text: what
 end its part or begin another.
 """
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
@@ -14,14 +15,15 @@ import numpy as np
 from agentrl.tokens.vocab import Vocab
 from agentrl.types import SpanKind
 from agentrl.view.episodes import Columns
-from agentrl.view.pieces import pieces
 
-__all__ = ["DialoguePart", "dialogue"]
+__all__ = ["DialoguePart", "dialogue", "pieces"]
 
 _START = "<|im_start|>"
 _FRAME = frozenset({_START, "<|im_end|>"})
 _RESULT = "<tool_response>"
 _MODEL = (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)
+#: A character of UTF-8 that is split over tokens is shown with the last of them.
+_MAX_PENDING = 8
 
 
 class DialoguePart(msgspec.Struct, frozen=True):
@@ -88,3 +90,20 @@ def _own_text(columns: Columns, vocab: Vocab, start: int, stop: int) -> str:
     """What the framework itself wrote there."""
     own = columns["kinds"][start:stop] == SpanKind.CONTROL
     return vocab.decode(columns["tokens"][start:stop][own].tolist())
+
+
+def pieces(vocab: Vocab, ids: Sequence[int]) -> list[str]:
+    """The text of each of `ids`, not yet `visible`; empty where a later one completes it."""
+    found: list[str] = []
+    pending: list[int] = []
+    for id_ in ids:
+        pending.append(id_)
+        text = vocab.decode(pending)
+        if text.endswith("\ufffd") and len(pending) < _MAX_PENDING:
+            found.append("")
+            continue
+        found.append(text)
+        pending.clear()
+    if pending:
+        found[-1] = vocab.decode(pending)
+    return found

@@ -6,18 +6,24 @@ can pass for a heading. All of it is `visible`; colours are rich's, and only on 
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
+from agentrl.columns import dealt
 from agentrl.tokens.vocab import Vocab
+from agentrl.types import Outcome
 from agentrl.view.dialogue import DialoguePart, dialogue
 from agentrl.view.episodes import EpisodeView, TrajectoryView
 from agentrl.view.facts import about, about_trajectory, signed, token_facts
 from agentrl.visible import visible
+from agentrl.wire.arrays import as_arrays
 
-__all__ = ["conversation", "print_episodes"]
+if TYPE_CHECKING:
+    from agentrl.actors.report import PlayedEpisode
+
+__all__ = ["print_episodes", "print_played"]
 
 _STYLES = {"assistant": "green", "tool": "cyan", "observation": "cyan"}
 _HEAD = "  position     id  turn kind          version  age  logprob  advantage  text"
@@ -39,6 +45,19 @@ def print_episodes(
             console.print(Text(line, style=style), soft_wrap=True)
 
 
+def print_played(stream: TextIO, played: "PlayedEpisode", vocab: Vocab) -> None:
+    """Write an episode that has just been played here: what was said, and how it ended."""
+    report = played.report
+    each = dealt(report.layouts, played.columns)
+    for meta, own in zip(report.trajectories, each, strict=True):
+        columns = as_arrays(meta.layout, meta.num_tokens, own)
+        for line, _ in _conversation(TrajectoryView(meta, columns, None), vocab):
+            stream.write(f"{line}\n")
+    reward = f"reward {report.reward:g}" if report.outcome is Outcome.DONE else "no reward"
+    what = visible(report.error) if report.error else reward
+    stream.write(f"{report.outcome}, stopped by {report.stop_reason}: {what}\n")
+
+
 def _lines(episodes: Iterable[EpisodeView], vocab: Vocab, tokens: bool) -> Iterator[Line]:
     for number, episode in enumerate(episodes):
         if number:
@@ -49,12 +68,12 @@ def _lines(episodes: Iterable[EpisodeView], vocab: Vocab, tokens: bool) -> Itera
         if not episode.trajectories:
             yield "it left no trajectory", "dim"
         for trajectory in episode.trajectories:
-            yield from conversation(trajectory, vocab)
+            yield from _conversation(trajectory, vocab)
             if tokens and trajectory.columns is not None:
                 yield from _tokens(trajectory, vocab, episode.advantage_of(trajectory.meta.role))
 
 
-def conversation(trajectory: TrajectoryView, vocab: Vocab) -> Iterator[Line]:
+def _conversation(trajectory: TrajectoryView, vocab: Vocab) -> Iterator[Line]:
     """What was said in a trajectory."""
     yield about_trajectory(trajectory), ""
     if trajectory.columns is None:

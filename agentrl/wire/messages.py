@@ -258,7 +258,6 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     epoch: int
     heartbeat_s: float
     versions: list[VersionRow] = []
-    next_lease: int = 1
     last_lease: int = 0
     retired_through: int = 0
     cursor: int = 0

@@ -1,6 +1,5 @@
 """What a lab is made of: the flags of a small run, its places, and its addresses."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +73,5 @@ def router_flags(spec: RunSpec) -> list[str]:
         prometheus_port=int(spec.services["prometheus"]),
         turn_timeout_s=spec.config.turn_timeout_s,
         extra={},
-        python=sys.executable,
     )
     return list(command.argv[3:])

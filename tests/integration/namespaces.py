@@ -227,5 +227,12 @@ def nodes(folder: Path, *num_cpus: int, takes_jobs: bool = False) -> Iterator[No
         made.close()
 
 
+def ended(process: "subprocess.Popen[str]") -> str:
+    """What the program printed, which ended well."""
+    said, _ = process.communicate(timeout=3000)
+    assert process.returncode == 0, said
+    return said
+
+
 def _quietly(*command: str) -> None:
     subprocess.run(command, check=False, capture_output=True)

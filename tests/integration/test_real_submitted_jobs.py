@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.namespaces import ROOT, Nodes, nodes, short_folder
+from tests.integration.namespaces import ROOT, Nodes, ended, nodes, short_folder
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
@@ -36,12 +36,6 @@ def clone(place: Path) -> Path:
 def ray_job(cluster: Nodes, action: str, *words: str) -> "subprocess.Popen[str]":
     command = [*RAY, action, "--address", DASHBOARD, *words]
     return cluster.program(command, ROOT, {"NO_COLOR": "1", "OMP_NUM_THREADS": "1"})
-
-
-def ended(process: "subprocess.Popen[str]") -> str:
-    said, _ = process.communicate(timeout=3000)
-    assert process.returncode == 0, said
-    return said
 
 
 def test_a_job_is_stopped_and_another_goes_on_with_its_run(folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.namespaces import ROOT, Nodes, nodes, short_folder
+from tests.integration.namespaces import ROOT, Nodes, ended, nodes, short_folder
 
 pytestmark = [
     pytest.mark.real,
@@ -40,12 +40,6 @@ def start(cluster: Nodes, *flags: str, save: str = "shared/save") -> "subprocess
     ]  # fmt: skip
     env = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
     return cluster.program(command, ROOT, env)
-
-
-def ended(process: "subprocess.Popen[str]") -> str:
-    said, _ = process.communicate(timeout=3000)
-    assert process.returncode == 0, said
-    return said
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:

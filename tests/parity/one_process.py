@@ -42,11 +42,6 @@ def open_backend(free_ports: Callable[[int], int]) -> Iterator[Open]:
         backend.close()
 
 
-def worst(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    assert mine.keys() == theirs.keys()
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
-
-
 def trained(directory: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Those that a layer here has."""
     is_passenger = open_model(directory, None).is_passenger

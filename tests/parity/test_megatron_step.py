@@ -26,8 +26,8 @@ from tests.parity.one_process import (
     open_backend,
     torch_steps,
     trained,
-    worst,
 )
+from tests.parity.states import apart
 from tests.slices import of_the_day
 
 __all__ = ["open_backend"]
@@ -48,7 +48,7 @@ def test_a_gradient_at_a_temperature_equals_that_of_transformers(
     backend = open_backend(directory, rollout_temperature=0.7)
     found = [backend.step("policy", batches, pg_loss).grad_norm for batches in steps]
     assert found == pytest.approx(norms, abs=1e-4)
-    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+    assert apart(dict(backend.hf_tensors()), wanted) < 1e-4
 
 
 #: What slime's scripts tell Megatron of a dense model and its optimizer.
@@ -105,8 +105,8 @@ def test_two_steps_equal_torch_adamw_on_the_transformers_model(
     (num_tokens,) = results[0].metrics["custom_tokens"]
     assert num_tokens == (37 - 2) + (19 - 1) + (15 - 3)
     assert max(norms) > CLIP
-    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
-    assert worst(hf_weights(model), wanted) > 1e-3
+    assert apart(dict(backend.hf_tensors()), wanted) < 1e-4
+    assert apart(hf_weights(model), wanted) > 1e-3
 
 
 @pytest.mark.parametrize("name", of_the_day(list(families()), 4))
@@ -133,7 +133,7 @@ def test_every_gradient_equals_that_of_transformers(
     for parameter in backend._model.parameters():
         parameter.data.copy_(parameter.main_grad)
     largest = max(float(gradient.abs().max()) for gradient in wanted.values())
-    assert worst(dict(backend.hf_tensors()), wanted) < 1e-5 * max(1.0, largest)
+    assert apart(dict(backend.hf_tensors()), wanted) < 1e-5 * max(1.0, largest)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-tied"])
@@ -151,7 +151,7 @@ def test_logits_of_scored_labels_alone_give_the_same_step(
     assert first[~scored].abs().max() == 0
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
-    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+    assert apart(dict(backend.hf_tensors()), wanted) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-moe"])
@@ -187,7 +187,7 @@ def test_a_padded_vocabulary_takes_no_part(
     assert float((found - hf_scores(model, steps[0][0])[0]).abs().max()) < 1e-5
     results = [backend.step("policy", batches, pg_loss) for batches in steps]
     assert [result.grad_norm for result in results] == pytest.approx(norms, abs=1e-4)
-    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+    assert apart(dict(backend.hf_tensors()), wanted) < 1e-4
     embedding = backend._model[0].module.embedding.word_embeddings.weight
     assert len(embedding) == 128
     assert not embedding[97:].any()
@@ -202,7 +202,7 @@ def test_tied_weights_are_trained_as_one(
     backend = open_backend(directory)
     for batches in steps:
         backend.step("policy", batches, pg_loss)
-    assert worst(dict(backend.hf_tensors()), wanted) < 1e-4
+    assert apart(dict(backend.hf_tensors()), wanted) < 1e-4
 
 
 @pytest.mark.parametrize("distributed", [False, True])
@@ -239,7 +239,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     clean = open_backend(directory, {"use_distributed_optimizer": distributed}, **flags)
     clean.step("policy", [batch], pg_loss)
     clean.step("policy", [batch], pg_loss)
-    assert worst(with_skip, dict(clean.hf_tensors())) == 0.0
+    assert apart(with_skip, dict(clean.hf_tensors())) == 0.0
 
 
 def test_a_step_without_micro_batches_has_no_gradient(

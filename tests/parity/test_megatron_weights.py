@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from agentrl.algorithms.rows import LossFn
 from agentrl.errors import ConfigError
 from agentrl.models.registry import families
-from tests.parity.one_process import Open, hf_weights, open_backend, trained, worst
+from tests.parity.one_process import Open, hf_weights, open_backend, trained
+from tests.parity.states import apart
 from tests.slices import of_the_day
 
 __all__ = ["open_backend"]
@@ -49,7 +50,7 @@ def test_a_saved_model_loads_in_transformers_and_again_here(
     backend.close()
 
     model = transformers.AutoModelForCausalLM.from_pretrained(target)
-    assert worst(hf_weights(model), trained) == 0.0
+    assert apart(hf_weights(model), trained) == 0.0
     assert (target / "generation_config.json").exists()
     assert [path.name for path in target.parent.iterdir()] == ["model"]
     assert torch.equal(open_backend(target).run("policy", [batch])[0], logprobs)
@@ -73,4 +74,4 @@ def test_a_sharded_checkpoint_is_read_like_a_single_file(
     model, _ = hf_model("qwen3")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
-    assert worst(dict(open_backend(tmp_path).hf_tensors()), hf_weights(model)) == 0.0
+    assert apart(dict(open_backend(tmp_path).hf_tensors()), hf_weights(model)) == 0.0

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.sim import Scenario, baselines, setup
+from agentrl.sim import Scenario, colocated_sync, drain_before_push, one_step_off, setup
 from agentrl.sim.faults import plan_faults
 from agentrl.sim.run import build
 from tests.property.test_sim_faults import scenario_of
@@ -42,9 +42,9 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
         name: (lambda name=name: _small(name))  # type: ignore[misc]
         for name in ("single_turn", "agent", "slow_tools")
     },
-    "colocated sync": lambda: _small("agent", baselines.colocated_sync),
-    "one-step-off": lambda: _small("agent", baselines.one_step_off),
-    "drain before push": lambda: _small("agent", baselines.drain_before_push),
+    "colocated sync": lambda: _small("agent", colocated_sync),
+    "one-step-off": lambda: _small("agent", one_step_off),
+    "drain before push": lambda: _small("agent", drain_before_push),
 }
 
 

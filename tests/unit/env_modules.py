@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,13 @@ def write_run(
         (folder / "rows.jsonl").write_text(rows)
         fields = {"prompt_data": "rows.jsonl"} | fields
     return RunConfig(**({"env": f"{file}:Calc"} | fields))
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """`write_run` into the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return partial(write_run, tmp_path)
 
 
 def refusal(config: RunConfig) -> str:

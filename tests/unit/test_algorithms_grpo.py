@@ -10,12 +10,7 @@ from agentrl.algorithms.load import load_algorithm
 from agentrl.algorithms.rows import Credit
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
-from agentrl.types import EpisodeId, GroupRows
-
-
-def group_of(rewards: list[float]) -> GroupRows:
-    ids = [EpisodeId("g", index) for index in range(len(rewards))]
-    return GroupRows("g", 1, "t", ids, rewards, [{} for _ in ids], [])
+from tests.estimators import group_of
 
 
 @pytest.mark.parametrize("rewards", [[1.0], [0.1, 0.1, 0.1], [0.0] * 8, []])

@@ -13,6 +13,7 @@ from agentrl.cli import train
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import EpisodeId, GroupRows
+from tests.estimators import group_of
 
 RLOO = '''
 """Leave-one-out: Kool et al. 2019; Ahmadian et al. 2024, https://arxiv.org/abs/2402.14740."""
@@ -35,11 +36,6 @@ class Rloo(Algorithm):
         total = sum(rewards)
         return [self.args.scale * (r - (total - r) / others) for r in rewards]
 '''
-
-
-def group_of(rewards: list[float]) -> GroupRows:
-    ids = [EpisodeId("g", index) for index in range(len(rewards))]
-    return GroupRows("g", 1, "t", ids, rewards, [{} for _ in ids], [])
 
 
 def ours(folder: Path, **flags: Any) -> RunConfig:

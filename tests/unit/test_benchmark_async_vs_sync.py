@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import msgspec
 import pytest
 from aiohttp import web
 
@@ -23,6 +22,7 @@ from agentrl.tokens.chat import ToolCall
 from benchmarks import Row, async_vs_sync
 from benchmarks.async_vs_sync import ARMS, ASYNC_ARM, Stretch, stretch
 from benchmarks.slow_search import LIMIT_S, MEDIAN_S, SlowSearchEnv, latency_s
+from tests.unit.default_lines import difference
 
 TASK = {"question": "What is the capital of France?", "answer": "Paris"}
 PASSAGE = " The capital of France is Paris."
@@ -123,11 +123,6 @@ def resolved(arm: str, tool: str) -> RunConfig:
 
 def named_env() -> str:
     return str(resolved(ASYNC_ARM, "slow").env)
-
-
-def difference(one: RunConfig, other: RunConfig) -> set[str]:
-    a, b = msgspec.structs.asdict(one), msgspec.structs.asdict(other)
-    return {name for name in a if a[name] != b[name]}
 
 
 @pytest.mark.parametrize("tool", ["slow", "instant"])

@@ -19,9 +19,8 @@ from benchmarks.few_questions import NUM_QUESTIONS
 from benchmarks.staleness import ARMS, LAST, POINTS, curve_of
 from benchmarks.staleness_numbers import BASE, MASKED, NAIVE
 from scripts.staleness import staleness_page as page
+from tests.unit.default_lines import difference
 from tests.unit.staleness_curves import curve
-
-ROOT = Path(__file__).parents[2]
 
 # ---- the arms -----------------------------------------------------------------------------------
 
@@ -29,11 +28,6 @@ ROOT = Path(__file__).parents[2]
 def resolved(arm: str, lag: int = 8) -> RunConfig:
     _, *flags = staleness.command(arm, lag, 1, Path("runs/one"))
     return parse(flags, "train_async").config
-
-
-def difference(one: RunConfig, other: RunConfig) -> set[str]:
-    a, b = msgspec.structs.asdict(one), msgspec.structs.asdict(other)
-    return {name for name in a if a[name] != b[name]}
 
 
 def test_without_a_correction_the_arms_differ_in_the_lag_alone() -> None:

@@ -23,7 +23,6 @@ from tests.unit.checkpoint_ranks import Backend
 pytestmark = pytest.mark.slow
 
 MODEL = Path(PRESETS[DEFAULT].values["hf_checkpoint"])
-BYTES = b"PK\x03\x04" + bytes(2000) + b"PK\x05\x06" + bytes(18)
 Say = Callable[..., str]
 
 

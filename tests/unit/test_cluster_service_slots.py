@@ -14,16 +14,7 @@ from agentrl.cluster.slots import (
 from agentrl.config.run import RunConfig
 from agentrl.envs.env import ServiceSpec
 from agentrl.errors import EnvironmentSetupError
-
-NODES = Supply("GPU", (8, 8, 8))
-
-
-def gpus(*of_nodes: int) -> Supply:
-    return Supply("GPU", of_nodes)
-
-
-def devices_of(slots: list[Slot]) -> dict[str, tuple[int, int | None]]:
-    return {slot.name: (slot.size, slot.bundle) for slot in slots if slot.size}
+from tests.unit.slot_plans import devices_of, gpus
 
 
 def test_a_service_that_asks_for_gpus_has_a_bundle_of_its_own() -> None:

@@ -23,16 +23,9 @@ from agentrl.cluster.slots import (
 )
 from agentrl.config.run import RunConfig
 from agentrl.errors import EnvironmentSetupError
+from tests.unit.slot_plans import devices_of, gpus
 
 NODES = Supply("GPU", (8, 8, 8))
-
-
-def gpus(*of_nodes: int) -> Supply:
-    return Supply("GPU", of_nodes)
-
-
-def devices_of(slots: list[Slot]) -> dict[str, tuple[int, int | None]]:
-    return {slot.name: (slot.size, slot.bundle) for slot in slots if slot.size}
 
 
 def test_one_node_without_gpus_runs_everything_in_one_slot() -> None:

@@ -33,10 +33,6 @@ def test_the_design_draws_the_floors_that_are_kept() -> None:
     assert [rooms(line) for line in reversed(lines)] == kept()
 
 
-def test_contributing_names_the_floors_that_are_kept() -> None:
-    assert [rooms(floor) for floor in drawing("CONTRIBUTING.md", "The house").split("<")] == kept()
-
-
 def test_contributing_says_what_lives_in_each_room() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     table = "\n".join(re.findall(r"^\| (`agentrl/[^|]+) \|", page, re.MULTILINE))

@@ -11,14 +11,12 @@ from agentrl.cluster.orders import plan_processes
 from agentrl.cluster.tracking import shown_config
 from agentrl.config.env_vars import about_env_vars
 from agentrl.config.plan import describe
-from agentrl.config.presets import DEFAULT, PRESETS
+from agentrl.config.presets import DEFAULT
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import dump_config
 from agentrl.envs.env import ServiceSpec
 from agentrl.errors import ConfigError
-
-MODEL = str(PRESETS[DEFAULT].values["hf_checkpoint"])
 
 
 class OneNode:

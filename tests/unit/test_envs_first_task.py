@@ -1,7 +1,6 @@
 """Tasks are looked at before anything starts: what a class brings, its source, the first rows."""
 
 import textwrap
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,11 @@ from agentrl.envs.check.dry_reset import first_task
 from agentrl.envs.check.preflight import preflight
 from agentrl.errors import ConfigError, DataError
 from agentrl.types import Task
-from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
+from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write
+
+__all__ = ["write"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """`write_run` into the current directory."""
-    monkeypatch.chdir(tmp_path)
-    return partial(write_run, tmp_path)
 
 
 OWN_SOURCE = """

@@ -1,6 +1,5 @@
 """preflight: an Env that works passes; one that cannot work is refused before anything starts."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,11 @@ import pytest
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.preflight import preflight
 from agentrl.errors import ConfigError, DataError
-from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
+from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write
+
+__all__ = ["write"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """`write_run` into the current directory."""
-    monkeypatch.chdir(tmp_path)
-    return partial(write_run, tmp_path)
 
 
 def test_a_good_env_passes_and_its_tools_are_named(write: Write) -> None:

@@ -1,6 +1,5 @@
 """A rehearsal: the Env is made, opens its first prompt and is closed, before anything starts."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,9 @@ from agentrl.envs.check.preflight import preflight
 from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
 from agentrl.types import Task
-from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
+from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write
 
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """`write_run` into the current directory."""
-    monkeypatch.chdir(tmp_path)
-    return partial(write_run, tmp_path)
+__all__ = ["write"]
 
 
 def made(write: Write, *methods: str) -> Any:

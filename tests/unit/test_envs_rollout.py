@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ from agentrl.envs.program import Program
 from agentrl.envs.registry import known_envs, load_env
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import ConfigError
-from tests.unit.env_modules import Write, refusal, write_run
+from tests.unit.env_modules import Write, refusal, write
+
+__all__ = ["write"]
 
 SOLVE = """
 from agentrl import Chat, rollout
@@ -26,13 +27,6 @@ from agentrl import Chat, rollout
 async def solve(task, chat, *, depth=2):
     return float(depth)
 """
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """`write_run` into the current directory."""
-    monkeypatch.chdir(tmp_path)
-    return partial(write_run, tmp_path)
 
 
 def test_a_function_is_found_by_file_by_name_and_in_its_file(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.serving.external import _COLLECTIVE, _OURS, _SIZES
 from agentrl.serving.key import read_key
+from tests.unit.default_lines import refused
 from tests.unit.external_servers import ADDRS, MODEL, MODEL_INFO, OneNode, joins, servers
 from tests.unit.scripted_engines import Cluster, cluster
 
@@ -33,12 +34,6 @@ KEY = "--rollout-external-api-key-var"
 
 def parsed(*flags: str) -> RunConfig:
     return parse(["--preset", DEFAULT, "--device", "cpu", *flags], "train_async").config
-
-
-def refused(*flags: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        parsed(*flags)
-    return str(caught.value)
 
 
 def told(config: RunConfig) -> str:

@@ -1,7 +1,5 @@
 """What a service of an Env may be called: its process and its log have that name in the run."""
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,9 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.env import Env, ServiceSpec
 from agentrl.envs.services import services_of_run
 from agentrl.errors import ConfigError
-from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write_run
+from tests.unit.env_modules import RESET, SCORE, Write, env_source, refusal, write
+
+__all__ = ["write"]
 
 HERE = f"{__name__}:"
 
@@ -24,13 +24,6 @@ class Named(Env):
     def service_specs(cls, args: Any) -> dict[str, ServiceSpec]:
         argv = ["serve", args.get("port", "1")]
         return {name: ServiceSpec(name, [*argv, name], "/") for name in args["names"]}
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """`write_run` into the current directory."""
-    monkeypatch.chdir(tmp_path)
-    return partial(write_run, tmp_path)
 
 
 def named(*names: str, **flags: Any) -> RunConfig:

@@ -4,7 +4,6 @@ import json
 import math
 import statistics
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,8 +16,6 @@ from benchmarks.staleness import LAST, POINTS
 from benchmarks.staleness_numbers import BASE, MASKED, NAIVE, gap, rows_of, trained_until
 from scripts.staleness import staleness_page as page
 from tests.unit.staleness_curves import curve
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_student_has_the_quantiles_of_scipy() -> None:

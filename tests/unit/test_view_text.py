@@ -10,12 +10,10 @@ import pytest
 from agentrl.actors.report import PlayedEpisode
 from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason
 from agentrl.view.choice import Choice
-from agentrl.view.dialogue import dialogue
+from agentrl.view.dialogue import dialogue, pieces
 from agentrl.view.episodes import read_episodes
 from agentrl.view.html import page
-from agentrl.view.pieces import pieces
-from agentrl.view.played import print_played
-from agentrl.view.text import print_episodes
+from agentrl.view.text import print_episodes, print_played
 from agentrl.view.tokenizer import load_vocab
 from agentrl.visible import visible
 from tests.unit.viewed_run import FORMAT, HOSTILE, headings, text, trained

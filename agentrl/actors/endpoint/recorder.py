@@ -71,13 +71,12 @@ class CallRecorder:
         chat: ChatFormat,
         limits: Limits,
         client: TurnClient,
-        on_failure: Callable[[], None] = lambda: None,
         writers: Writers | None = None,
         *,
         writes_prompts: bool = False,
     ) -> None:
         self.assignment = assignment
-        self.on_failure = on_failure
+        self.on_failure: Callable[[], None] = lambda: None
         self.time: anyio.CancelScope | None = None
         self.failure: Exception | None = None
         self.refused: StopReason | None = None

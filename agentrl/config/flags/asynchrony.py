@@ -17,8 +17,6 @@ _flag = partial(flag, group="async", on_resume=FREE, modes=TRAINS)
 
 
 class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
-    """How far generation runs ahead, and what is kept."""
-
     async_buffer_size: Annotated[
         int, _flag("B: iterations that generation may run ahead", synchronous=0, ge=0)
     ] = 2

@@ -16,8 +16,6 @@ _key = partial(_flag, needs="row_env")
 
 
 class DataFlags(RunFlags, frozen=True, kw_only=True):
-    """Tasks, and the environment that plays them."""
-
     prompt_data: Annotated[
         str | None,
         _flag(

@@ -16,8 +16,6 @@ _flag = partial(flag, group="debugging", on_resume=FREE, reaches_weights=False)
 
 
 class DebuggingFlags(TrackingFlags, frozen=True, kw_only=True):
-    """One half of a run alone: what a learner is given, saved to files and trained from files."""
-
     save_debug_rollout_data: Annotated[
         str | None,
         _flag(

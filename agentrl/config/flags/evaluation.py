@@ -30,8 +30,6 @@ _key = partial(_flag, modes=ACTS, needs="evaluation_rows")
 
 
 class EvaluationFlags(ServingFlags, frozen=True, kw_only=True):
-    """Evaluations: sets, and when they are played. Nothing is trained on them."""
-
     eval_prompt_data: Annotated[
         list[str],
         _flag(

@@ -16,8 +16,6 @@ _flag = partial(flag, group="learner hooks", on_resume=FREE, holds="code")
 
 
 class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
-    """Functions of the user's that every rank of the learner calls."""
-
     custom_config_path: Annotated[
         dict[str, Any],
         flag(

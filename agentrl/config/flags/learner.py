@@ -13,8 +13,6 @@ _trained = partial(_flag, modes=TRAINS, halves=LEARNER)
 
 
 class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
-    """The model: where its weights come from, where they go, and how many rows a step takes."""
-
     hf_checkpoint: Annotated[
         str | None,
         _flag(

@@ -16,8 +16,6 @@ _flag = partial(flag, group="tracking", on_resume=FREE, holds="code", reaches_we
 
 
 class LoggingFlags(HookFlags, frozen=True, kw_only=True):
-    """What is logged of episodes when somebody asks."""
-
     log_passrate: Annotated[
         bool,
         flag(

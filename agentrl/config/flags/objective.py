@@ -32,8 +32,6 @@ _correction = partial(_loss, corrects=True)
 
 
 class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
-    """What is learnt: the loss and its terms."""
-
     loss_type: Annotated[
         Literal["policy_loss", "sft_loss", "custom_loss"],
         _flag(

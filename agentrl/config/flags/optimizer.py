@@ -13,8 +13,6 @@ _critic = partial(_flag, modes=POLICY, needs="critic")
 
 
 class OptimizerFlags(ObjectiveFlags, frozen=True, kw_only=True):
-    """AdamW and its learning rate: rates are the configuration's, not a checkpoint's."""
-
     lr: Annotated[float, _flag("Learning rate", ge=0)] = 1e-6
     min_lr: Annotated[float, _flag("Learning rate at the end of a decay", needs="decay", ge=0)] = (
         0.0

@@ -12,8 +12,6 @@ _flag = partial(flag, group="placement", on_resume=FREE)
 
 
 class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
-    """Hosts and devices."""
-
     ray_address: Annotated[
         str | None,
         _flag("Address of a running Ray cluster (default: start one here)", reaches_weights=False),

@@ -16,8 +16,6 @@ _flag = partial(flag, group="profiling", on_resume=FREE, modes=TRAINS, reaches_w
 
 
 class ProfilingFlags(DebuggingFlags, frozen=True, kw_only=True):
-    """Where the learner's time and memory go."""
-
     use_pytorch_profiler: Annotated[
         bool,
         _flag(

@@ -39,8 +39,6 @@ _limit = partial(_acting, on_resume=noted("groups that are open go on with episo
 
 
 class RolloutFlags(DataFlags, frozen=True, kw_only=True):
-    """Groups of episodes: how many, how they are sampled, and their limits."""
-
     rollout_batch_size: Annotated[int, _group("Groups in an iteration (N)", ge=1)] = 32
     n_samples_per_prompt: Annotated[int, _group("Episodes in a group", ge=1)] = 1
     min_group_size: Annotated[

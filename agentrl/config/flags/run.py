@@ -27,8 +27,6 @@ _flag = partial(flag, group="run", on_resume=FREE)
 
 
 class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run it is: its place, its length, its device, and the seed of the learner."""
-
     preset: Annotated[
         str | None,
         _flag("Start from this preset; its values lie under your flags", on_resume=GROUPS),

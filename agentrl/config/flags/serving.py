@@ -15,8 +15,6 @@ _pushed = partial(_flag, halves=BOTH)
 
 
 class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
-    """Engines: how many turns they take, and how weights are pushed to them."""
-
     sglang_server_concurrency: Annotated[
         int,
         _flag(

@@ -20,8 +20,6 @@ _RunId = Annotated[str, msgspec.Meta(pattern=r"^[^/\\#?%:\s]{1,128}$")]
 
 
 class TrackingFlags(EvaluationFlags, frozen=True, kw_only=True):
-    """Services that are told a run's metrics beside its own files."""
-
     use_wandb: Annotated[
         bool,
         _flag("Send metrics to Weights & Biases as well (in the clone, pip install '.[wandb]')"),

@@ -8,7 +8,6 @@ adds to the extra metrics. Where it returns True they stand alone before tracker
 number is left out and told; so is whatever the function raises.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -30,8 +29,6 @@ EVALUATION = "custom_eval_rollout_log_function_path"
 MAX_FIGURES, MAX_NAME = 4096, 256
 #: Axes, which are known.
 _STEPS = ("rollout/step", "eval/step", "train/step")
-
-logger = logging.getLogger(__name__)
 
 
 def _kind(field: str, *parameters: str) -> Kind[Callable[..., Any]]:

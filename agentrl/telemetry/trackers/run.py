@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.disk import replace_file
+from agentrl.disk import read_json, replace_file
 from agentrl.errors import EnvironmentSetupError
 from agentrl.telemetry.logging import hider
 from agentrl.telemetry.trackers.base import Beginning, Known, Session, Tracker, TrackerRow
@@ -68,7 +68,7 @@ class TrackedRun:
             run_dir=run_dir,
             run_id=run_id,
             config=config,
-            known=_before(file),
+            known=read_json(file, Known),
             finish_s=finish_s,
         )
         begun: Future[Session] = Future()
@@ -178,11 +178,3 @@ class TrackedRun:
 def _is_elsewhere(record: logging.LogRecord) -> bool:
     """What each retry says is told once here."""
     return not str(record.threadName).startswith(_THREAD)
-
-
-def _before(file: Path) -> Known | None:
-    """What the run is called at the service, where it has been there."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Known)
-    except (OSError, msgspec.DecodeError):
-        return None

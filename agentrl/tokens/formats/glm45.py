@@ -11,7 +11,7 @@ Who speaks next is as in `glm4`. Reasoning is kept; the template drops it when a
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
@@ -28,7 +28,7 @@ from agentrl.tokens.formats.glm4 import (
 from agentrl.tokens.formats.hermes import CLOSE, OPEN, MalformedCallError
 from agentrl.tokens.formats.marked import calls_of, foreign
 from agentrl.tokens.formats.thoughts import THINK, THINK_END
-from agentrl.tokens.formats.values import arguments_of, read_arguments
+from agentrl.tokens.formats.values import arguments_of, as_text, read_arguments
 from agentrl.tokens.spans import Piece
 
 __all__ = ["GLM45Format"]
@@ -110,7 +110,7 @@ class GLM45Format(GLM4Format):
                 yield from self._words(_PAIR[0])
                 yield foreign(name)
                 yield from self._words(f"{_PAIR[1]}{self.BREAK}{_PAIR[2]}")
-                yield foreign(_shown(value))
+                yield foreign(as_text(value))
                 yield from self._words(f"{_PAIR[3]}{self.BREAK}")
             yield from self._words(CLOSE)
 
@@ -139,10 +139,6 @@ class GLM45Format(GLM4Format):
             text.append(parts[end + 1])
             at = end + 2
         return "".join(text).strip("\n") if calls else "".join(text), calls
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _call(inner: Sequence[str], tools: Collection[str]) -> tuple[str, bytes]:

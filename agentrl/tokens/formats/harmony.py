@@ -25,7 +25,7 @@ from agentrl.tokens.chat import Message, ToolCall
 from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.hermes import MalformedCallError
 from agentrl.tokens.formats.marked import OURS, Marked, calls_of, foreign
-from agentrl.tokens.formats.thoughts import THINK, THINK_END
+from agentrl.tokens.formats.thoughts import written_thought
 from agentrl.tokens.formats.typescript import declaration
 from agentrl.tokens.formats.values import json_arguments
 from agentrl.tokens.spans import Author, Piece
@@ -160,9 +160,7 @@ class HarmonyFormat(Marked):
                 f"a demonstrated turn holds {' '.join(found)}, which {self.NAME} has between "
                 "messages; take it out of its text, names and arguments"
             )
-        thought, ended, said = text.rpartition(THINK_END)
-        thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
-        said = said.lstrip("\n") if ended else text
+        thought, said = written_thought(text)
         messages = [f"{_CHANNEL}analysis{_MESSAGE}{thought}"] if thought else []
         if said or not calls:
             messages.append(f"{_CHANNEL}{'commentary' if calls else 'final'}{_MESSAGE}{said}")

@@ -16,7 +16,6 @@ its own tag.
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from agentrl.errors import EnvError
 from agentrl.tokens.chat import Message, ToolCall
@@ -24,8 +23,8 @@ from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.chatml import kept_open
 from agentrl.tokens.formats.hermes import MalformedCallError
 from agentrl.tokens.formats.marked import Marked, calls_of, foreign
-from agentrl.tokens.formats.thoughts import THINK, THINK_END
-from agentrl.tokens.formats.values import arguments_of, named_elements, read_arguments
+from agentrl.tokens.formats.thoughts import THINK, THINK_END, written_thought
+from agentrl.tokens.formats.values import arguments_of, as_text, named_elements, read_arguments
 from agentrl.tokens.spans import Piece
 
 __all__ = ["MiniMaxM2Format"]
@@ -110,7 +109,7 @@ class MiniMaxM2Format(Marked):
             yield foreign(call.name)
             yield from self._words('">\n')
             for name, value in arguments_of(call):
-                text = _shown(value)
+                text = as_text(value)
                 if "</parameter>" in text:
                     raise EnvError(
                         f"the argument {name} of {call.name} holds </parameter>, its own end"
@@ -125,9 +124,7 @@ class MiniMaxM2Format(Marked):
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
         """A turn that says nothing of its thoughts has an empty one."""
-        thought, ended, said = text.rpartition(THINK_END)
-        thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
-        said = said.lstrip("\n") if ended else text
+        thought, said = written_thought(text)
         return f"{thought}\n{THINK_END}\n\n{said}{self._text_of(calls)}"
 
     def _read(
@@ -141,10 +138,6 @@ class MiniMaxM2Format(Marked):
         calls = [ToolCall(f"{prefix}{at}", name, raw) for at, (name, raw) in enumerate(found)]
         whole = "".join([text, *words[1::2]])
         return whole.strip("\n") if calls else whole, calls
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _invoked(body: str, tools: Collection[str]) -> Iterator[tuple[str, bytes]]:

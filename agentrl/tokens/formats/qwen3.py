@@ -9,11 +9,9 @@ compare both with `transformers`.
 
 from collections.abc import Collection, Sequence
 
-import msgspec
-
 from agentrl.tokens.chat import ParsedTurn, ToolCall
 from agentrl.tokens.formats.qwen import QwenFormat
-from agentrl.tokens.formats.thoughts import THINK, THINK_END
+from agentrl.tokens.formats.thoughts import THINK, THINK_END, set_apart
 from agentrl.tokens.vocab import Vocab
 
 __all__ = ["Qwen3Format"]
@@ -39,10 +37,8 @@ class Qwen3Format(QwenFormat):
     def parse(
         self, sampled: Sequence[int], *, index: int = 0, tools: Collection[str] = ()
     ) -> ParsedTurn:
-        """See `QwenFormat`. The newlines that set a thought apart belong to neither side."""
-        turn = super().parse(sampled, index=index, tools=tools)
-        text, reasoning = turn.text.lstrip("\n"), turn.reasoning.strip("\n")
-        return msgspec.structs.replace(turn, text=text, reasoning=reasoning)
+        """See `QwenFormat`; a thought is `set_apart`."""
+        return set_apart(super().parse(sampled, index=index, tools=tools))
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
         """A turn that says nothing of its thoughts has an empty one."""

@@ -19,7 +19,7 @@ from agentrl.tokens.formats.base import ToolSchema
 from agentrl.tokens.formats.chatml import START
 from agentrl.tokens.formats.qwen import QwenFormat
 from agentrl.tokens.formats.qwen3_coder import Qwen3CoderFormat
-from agentrl.tokens.formats.thoughts import THINK, THINK_END, written_thought
+from agentrl.tokens.formats.thoughts import THINK, THINK_END, set_apart, written_thought
 from agentrl.tokens.spans import Author, Piece
 from agentrl.tokens.vocab import Vocab
 
@@ -43,10 +43,8 @@ class Qwen35Format(Qwen3CoderFormat):
     def parse(
         self, sampled: Sequence[int], *, index: int = 0, tools: Collection[str] = ()
     ) -> ParsedTurn:
-        """See `QwenFormat`. The newlines that set a thought apart belong to neither side."""
-        turn = super().parse(sampled, index=index, tools=tools)
-        text, reasoning = turn.text.lstrip("\n"), turn.reasoning.strip("\n")
-        return msgspec.structs.replace(turn, text=text, reasoning=reasoning)
+        """See `QwenFormat`; a thought is `set_apart`."""
+        return set_apart(super().parse(sampled, index=index, tools=tools))
 
     def _system(self, content: str | None, tools: Sequence[ToolSchema]) -> Iterator[Piece]:
         author = Author.FORMAT if content is None else Author.FOREIGN

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from agentrl.tokens.chat import ToolCall
 from agentrl.tokens.formats.qwen3 import Qwen3Format
-from agentrl.tokens.formats.thoughts import THINK, THINK_END
+from agentrl.tokens.formats.thoughts import THINK_END, written_thought
 from agentrl.tokens.vocab import Vocab
 
 __all__ = ["Qwen3ThinkingFormat"]
@@ -34,6 +34,5 @@ class Qwen3ThinkingFormat(Qwen3Format):
 
     def _written(self, text: str, calls: Sequence[ToolCall]) -> str:
         """A turn that says nothing of its thoughts has an empty one."""
-        thought, ended, said = text.rpartition(THINK_END)
-        thought = thought.strip("\n").removeprefix(THINK).strip("\n") if ended else ""
-        return super()._written(f"{thought}\n{THINK_END}{said if ended else text}", calls)
+        thought, said = written_thought(text)
+        return super()._written(f"{thought}\n{THINK_END}{said}", calls)

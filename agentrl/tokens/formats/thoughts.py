@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
+from agentrl.tokens.chat import ParsedTurn
 from agentrl.tokens.vocab import Vocab
 
-__all__ = ["THINK", "THINK_END", "split_thought", "written_thought"]
+__all__ = ["THINK", "THINK_END", "set_apart", "split_thought", "written_thought"]
 
 THINK = "<think>"
 THINK_END = "</think>"
@@ -22,6 +25,12 @@ def split_thought(
     again = next((at for at in range(closed, len(ids)) if ids[at] == begin), len(ids))
     thought = [*ids[:closed], *ids[again:]]
     return [id_ for id_ in thought if id_ not in (begin, end)], list(ids[closed:again])
+
+
+def set_apart(turn: ParsedTurn) -> ParsedTurn:
+    """The turn without the newlines between its thought and what it says."""
+    text, reasoning = turn.text.lstrip("\n"), turn.reasoning.strip("\n")
+    return msgspec.structs.replace(turn, text=text, reasoning=reasoning)
 
 
 def written_thought(text: str) -> tuple[str, str]:

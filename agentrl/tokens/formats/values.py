@@ -19,6 +19,7 @@ from agentrl.tokens.formats.hermes import MalformedCallError
 __all__ = [
     "after_blanks",
     "arguments_of",
+    "as_text",
     "element_name",
     "json_arguments",
     "named_elements",
@@ -41,6 +42,11 @@ def arguments_of(call: ToolCall) -> Iterator[tuple[str, Any]]:
     """Name and value of each argument of a call whose arguments are a JSON object."""
     found = json.loads(call.arguments)
     yield from found.items() if isinstance(found, dict) else ()
+
+
+def as_text(value: Any) -> str:
+    """A value as plain text: a string is itself, anything else JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def json_arguments(raw: str, tool: str) -> bytes:
