@@ -106,6 +106,16 @@ assert load_reward("contains")("in Rome.", "Rome", {}) == 1
 """,
         ("tests/unit/test_envs_named.py",),
     ),
+    "tool": Recipe(
+        """
+import anyio
+from agentrl.envs.named import load_tool
+from agentrl.envs.registry import load_env
+assert anyio.run(load_tool("word_count"), "in three words") == 3
+assert list(load_env("tools")(tools=["word_count"]).tools) == ["word_count"]
+""",
+        ("tests/unit/test_shipped.py", "tests/unit/test_envs_named.py"),
+    ),
     "filter": Recipe(
         """
 from agentrl.actors.judge import load_filter
