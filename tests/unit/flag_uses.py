@@ -9,8 +9,8 @@ import hashlib
 import re
 import tempfile
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,7 +55,7 @@ from tests.integration.toy_backend import VOCABULARY
 from tests.manual_clock import ManualClock
 from tests.parity.golden import Batch, TableBackend, lineage
 
-__all__ = ["read", "read_playing", "told"]
+__all__ = ["is_told_apart", "read", "read_playing", "told"]
 
 _DIALOGUE = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello"}]
 _noted: set[str] = set()
@@ -91,16 +91,22 @@ class _NotedLimits(Limits, frozen=True, kw_only=True):
 
 def told(config: RunConfig) -> dict[str, str]:
     """What every process of the run is told, as text that two runs can be compared by."""
+    return dict(_parts(config))
+
+
+def is_told_apart(one: RunConfig, other: RunConfig) -> bool:
+    """Whether some process of the runs is told something else; made until one is found."""
+    with closing(_parts(one)) as parts, closing(_parts(other)) as others:
+        return any(part != its for part, its in zip(parts, others, strict=True))
+
+
+def _parts(config: RunConfig) -> Generator[tuple[str, str]]:
     run = RunDir(config)
     with tempfile.TemporaryDirectory() as folder:
         run.private = Path(folder)
-        found = {name: repr(value) for name, value in _told(config, run)}
-
-    def same_everywhere(text: str) -> str:
-        text = text.replace(folder, "PRIVATE").replace(config.run_id or run.id, "ID")
-        return re.sub(" at 0x[0-9a-f]+", "", text)
-
-    return {name: same_everywhere(text) for name, text in found.items()}
+        for name, value in _told(config, run):
+            text = repr(value).replace(folder, "PRIVATE").replace(config.run_id or run.id, "ID")
+            yield name, re.sub(" at 0x[0-9a-f]+", "", text)
 
 
 def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
@@ -118,7 +124,7 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     if "learner" in config.halves:
         yield "hooks", _hooks(config)
     if config.mode != "eval":
-        yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
+        yield "buffer", _buffer(config)
         yield "files", (config.saved_rollouts, config.custom_rollout_log_function_path)
     if config.mode != "eval" and "engines" in config.halves:
         yield "tasks", vars(open_source(config, env_class))
@@ -139,6 +145,13 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         yield "turns", (client_settings(spec), pushes)
         buffer = BufferSettings.from_config(config, "", SamplingParams())
         yield "permits", (buffer.num_permits, buffer.hold_patience_s)
+
+
+def _buffer(config: RunConfig) -> Any:
+    """Where all leases are there nothing is minted or claimed: what was trained is kept so long."""
+    if "engines" not in config.halves:
+        return config.keep_trajectories
+    return BufferSettings.from_config(config, "", training_turns(config))
 
 
 def _hooks(config: RunConfig) -> Any:

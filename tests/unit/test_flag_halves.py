@@ -12,13 +12,12 @@ import pytest
 from agentrl.config.facts import Mode
 from agentrl.config.fields import own_fields
 from agentrl.config.resolve import Resolved, parse
-from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.errors import ConfigError
 from tests.slices import of_the_day
 from tests.unit.flag_contexts import BESIDE, ONE_VALUE, words_of
 from tests.unit.flag_matrix import MODES, Ground
-from tests.unit.flag_uses import read, read_playing, told
+from tests.unit.flag_uses import is_told_apart, read, read_playing
 
 pytestmark = pytest.mark.slow
 
@@ -102,22 +101,13 @@ def test_what_a_run_of_one_half_takes_without_a_word_is_read_in_it(
         without = resolved(run, beside).config
     except ConfigError:  # one cannot be without the other
         without = resolved(run, "").config
-    assert reached(given.config) != reached(without)
+    assert is_told_apart(given.config, without)
 
 
 def is_noted(name: str, given: Resolved) -> bool:
     """Whether a note says that the flag is not needed, or names it among those without effect."""
     flag = own_fields()[name].flag
     return any(note.startswith(f"{flag}: not needed") for note in given.notes)
-
-
-def reached(config: RunConfig) -> dict[str, str]:
-    """What the processes of the run are told. A buffer whose leases are there mints and claims
-    nothing: it keeps what was trained, and no other setting of it has a use."""
-    found = told(config)
-    if config.loads_rollouts:
-        found["buffer"] = str(config.keep_trajectories)
-    return found
 
 
 @pytest.mark.parametrize(("colocate", "is_read"), [("", False), ("--colocate", True)])
