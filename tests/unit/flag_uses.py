@@ -211,6 +211,10 @@ def read(config: RunConfig, port: int) -> set[str]:
     _noted.clear()
     with _backend(_Noted(**values), port), tempfile.TemporaryDirectory() as folder:
         learn_values = {**values, "save": None, "run_dir": folder, "run_id": "r"}
+        if config.loads_rollouts:
+            place = f"{folder}/{{rollout_id}}"
+            learn(World([2, 2]), save_debug_rollout_data=place)
+            learn_values["load_debug_rollout_data"] = place
         world = World([] if config.mode == "eval" else [2, 2])
         world.tables[0] = torch.zeros(VOCABULARY, VOCABULARY)  # where nobody publishes
         learn(world, config_class=_Noted, **learn_values)
