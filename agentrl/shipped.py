@@ -21,6 +21,7 @@ __all__ = [
     "FILTERS",
     "MODEL_FAMILIES",
     "REWARDS",
+    "TOOLS",
     "TRACKERS",
     "TRUST_REGIONS",
     "Shelf",
@@ -102,6 +103,9 @@ REWARDS = Shelf(
     dash="_",
     theirs={"slime.rollout.on_policy_distillation.reward_func": "nothing"},
 )
+#: A method of an Env, which takes `self`, has no name of its own.
+_TOOL = r"@tool(\((.|\n)*?\))?\n(async )?def STEM\((?!\s*self\b)"
+TOOLS = Shelf("agentrl.tools", _TOOL, dash="_")
 TRACKERS = Shelf("agentrl.telemetry.trackers", r"class NameTracker\(")
 TRUST_REGIONS = Shelf("agentrl.algorithms.regions", _CLASS)
 #: Before the name of a reward: it is given what the last \\boxed{...} of the response holds.

@@ -199,6 +199,8 @@ class BufferCore:
                         self._claims.close_all(message.reason)
                     self._claims.stop_playing()
                 self._desks.drained_due = True
+            case _:  # an Ack would say that it was taken
+                return Refused(f"the buffer has no use for a {type(message).__name__}")
         return None
 
     def _evaluate(self, message: Evaluate) -> Refused | None:

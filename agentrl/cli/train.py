@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ from agentrl.config.engine_groups import attention_ranks
 from agentrl.config.engine_settings import ways_of_groups
 from agentrl.config.engines import said_ranks
 from agentrl.config.eval_sets import engine_context, eval_sets
-from agentrl.config.fields import own_fields
+from agentrl.config.fields import Field, own_fields
 from agentrl.config.mixture import ways_of
 from agentrl.config.model import read_model
 from agentrl.config.passthrough import FAMILIES
@@ -80,8 +80,6 @@ def run(argv: list[str], program: Program) -> int:
 
 
 _Check = Callable[[], list[str] | None]
-#: That of the model that ships.
-_SHIPPED_FORMAT = "qwen"
 
 
 def _check(found: Resolved, *light: _Check) -> RunConfig:
@@ -190,20 +188,22 @@ def _on_checkpoints(config: RunConfig, *, dry_run: bool) -> list[str]:
 
 
 def _is_default(config: RunConfig) -> bool:
-    """Whether model, data, user code and passed-through flags are those that the project ships."""
+    """Whether model, data, user code, servers and passed-through flags are those that the project
+    ships."""
     shipped = RunConfig(**PRESETS[DEFAULT].values)
-    looked_at = [
-        name
-        for name, field in own_fields().items()
-        if field.fact.holds in ("rows", "code", "file", "model")
-        or field.fact.weights
-        or field.kind in ("json", "list")
-    ]
-    looked_at.remove("chat_format")
-    looked_at.append("rm_url")
-    if config.chat_format not in (None, _SHIPPED_FORMAT):
-        return False
-    return all(getattr(config, n) == getattr(shipped, n) for n in (*looked_at, *FAMILIES))
+
+    def is_shipped(name: str, was: Any = None) -> bool:
+        value = getattr(config, name)
+        return value == getattr(shipped, name) or (was is not None and value == was)
+
+    named = {n: field.fact.was for n, field in own_fields().items() if _is_looked_at(field)}
+    return all(is_shipped(n, was) for n, was in named.items()) and all(map(is_shipped, FAMILIES))
+
+
+def _is_looked_at(field: Field) -> bool:
+    """Whether what a flag names can be wrong in a way that only the rooms can tell."""
+    holds = ("rows", "code", "file", "model", "server")
+    return field.fact.holds in holds or bool(field.fact.weights) or field.kind in ("json", "list")
 
 
 def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:

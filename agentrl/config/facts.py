@@ -58,7 +58,17 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 #: What a run does: learn from rewarded episodes, imitate dialogues, or only score a model.
 Mode = Literal["policy", "supervised", "eval"]
 Holds = Literal[
-    "value", "rows", "folder", "code", "file", "model", "settings", "names", "address", "uri"
+    "value",
+    "rows",
+    "folder",
+    "code",
+    "file",
+    "model",
+    "settings",
+    "names",
+    "server",
+    "address",
+    "uri",
 ]
 POLICY: frozenset[Mode] = frozenset({"policy"})
 TRAINS: frozenset[Mode] = frozenset({"policy", "supervised"})
@@ -115,8 +125,9 @@ class FlagFact(msgspec.Struct, frozen=True, kw_only=True):
     holds        rows: a file of tasks; folder: written to config.toml as an absolute path;
                  code: a name or path of the user's code; file: a name or any file;
                  model: a directory of weights; settings: a file of settings, or these; names: the
-                 same, where null is a value;
-                 address: of a server, http or https; uri: of a server or a store
+                 same, where null is a value; server: one that somebody else runs, and that is
+                 asked before anything starts;
+                 address: of a tracking service, http or https; uri: of such a service or a store
     weights      of a folder: the model of the learner that begins with the weights there
     env_arg      argument of the environments for rows that it becomes
     synchronous  the one value that train.py has

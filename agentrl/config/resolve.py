@@ -41,7 +41,7 @@ from agentrl.config.refusals import beside
 from agentrl.config.refused import about_families
 from agentrl.config.renames import under_written_names, written_names
 from agentrl.config.resume import find_run
-from agentrl.config.rollouts import with_one_half
+from agentrl.config.rollouts import sizes_of_engines, with_one_half
 from agentrl.config.run import RunConfig
 from agentrl.config.saved_by import run_of_load
 from agentrl.config.stored import refuse_changes
@@ -162,6 +162,8 @@ def _layered(given: GivenFlags, program: Program) -> tuple[RunConfig, list[str],
     settled = settle(asked, whole | fixed, said)
     given.refused.extend(settled.refused)
     values, said = values | settled.values, said | settled.said
+    read_already = sizes_of_engines(merged(under, values))
+    said = {name: text for name, text in said.items() if name not in read_already}
     if run is None:
         config, notes = _new(under, values, program, given.refused)
         notes = _beginning(values) + preset_notes + notes

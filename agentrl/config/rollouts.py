@@ -1,7 +1,7 @@
 """What `--save-debug-rollout-data`, `--save-debug-train-data` and `--load-debug-rollout-data` name,
 before anything starts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,18 @@ from agentrl.numbered import (
 from agentrl.paths import kind_of
 from agentrl.rollout_file import read_rollouts
 
-__all__ = ["about_rollouts", "loaded_files", "notes_on_rollouts", "with_one_half"]
+__all__ = [
+    "about_rollouts",
+    "loaded_files",
+    "notes_on_rollouts",
+    "sizes_of_engines",
+    "with_one_half",
+]
 
 _LOAD, _SAVE = "--load-debug-rollout-data", "--save-debug-rollout-data"
 _TRAINED = "--save-debug-train-data"
+_OF_LEARNER = ("actor_num_nodes", "actor_num_gpus_per_node")
+_OF_ENGINES = ("rollout_num_gpus", "sglang_config", "rollout_external_engine_addrs")
 
 
 def loaded_files(config: RunConfig) -> list[Path]:
@@ -119,13 +127,17 @@ def with_one_half(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
     if not alone:
         note = f"--colocate: not needed: {_LOAD} starts no engines to share devices with"
         return {**values, "colocate": False}, [note]
-    sizes = ("actor_num_nodes", "actor_num_gpus_per_node")
-    nodes, per_node = (value_in(values, name) for name in sizes)
-    said = ("rollout_num_gpus", "sglang_config", "rollout_external_engine_addrs")
-    more = {} if any(values.get(name) for name in said) else {said[0]: nodes * per_node}
-    whose = f"the learner's devices ({more[said[0]]})" if more else "devices as the run says"
+    nodes, per_node = (value_in(values, name) for name in _OF_LEARNER)
+    more = {_OF_ENGINES[0]: nodes * per_node} if sizes_of_engines(values) else {}
+    whose = f"the learner's devices ({nodes * per_node})" if more else "devices as the run says"
     note = f"--colocate: not needed: --debug-rollout-only trains nothing, and engines have {whose}"
     return {**values, "colocate": False, **more}, [note]
+
+
+def sizes_of_engines(values: Mapping[str, Any]) -> Sequence[str]:
+    """The flags of the learner from which engines alone take their number, if they do."""
+    shares = values.get("colocate") and values.get("debug_rollout_only")
+    return () if not shares or any(values.get(name) for name in _OF_ENGINES) else _OF_LEARNER
 
 
 def notes_on_rollouts(config: RunConfig) -> Iterator[str]:

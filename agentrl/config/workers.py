@@ -19,10 +19,12 @@ DEVICES = 8
 def with_agent_workers(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
     """`config`, of a run that begins and whose flags and presets say `values`, and a note where
     this changes it."""
-    own = 0 if config.colocate else config.num_learner_ranks
+    has_own = not config.colocate and "learner" in config.halves
+    own = config.num_learner_ranks if has_own else 0
     count = -(-(own + config.num_engine_devices) // DEVICES)
     is_one = config.ray_address is None or config.rollout_function_path is not None
-    if is_one or "num_agent_workers" in values or count <= 1:
+    is_said = "num_agent_workers" in values or not config.worker_names
+    if is_one or is_said or count <= 1:
         return config, []
     note = (
         f"{count} agent workers, one for every {DEVICES} devices of the run, which are spread over "

@@ -18,6 +18,7 @@ from agentrl.envs.rewards.base import facts_of
 from agentrl.envs.slime_rewards import OfSample, model_of
 from agentrl.errors import ConfigError
 from agentrl.shipped import REWARDS as SHIPPED
+from agentrl.shipped import TOOLS as SHIPPED_TOOLS
 from agentrl.tools.tool import Tool
 from agentrl.user_code import Kind, Signature, hook, load
 
@@ -81,10 +82,7 @@ _TOOLS: Kind[Tool[Any]] = Kind(
     must_be="a tool",
     write="`@tool` above the function",
     take=_tool_of,
-    builtin={
-        "calculator": "agentrl.tools.calculator:calculator",
-        "fetch": "agentrl.tools.fetch:fetch",
-    },
+    builtin={name: f"{place}:{name}" for name, place in SHIPPED_TOOLS.places.items()},
 )
 
 

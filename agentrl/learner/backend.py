@@ -79,9 +79,11 @@ class TrainBackend(Models, Protocol):
     """One rank's share of the model. Every method but `close` is collective.
 
     is_source: the rank that talks to the buffer and publishes (global rank 0).
+    collective_timeout_s: how long the ranks wait in a collective for one that does not come.
     """
 
     is_source: bool
+    collective_timeout_s: float
 
     def renew(self, model: str) -> None:
         """Give `model`, one beside the policy, the weights of the policy. Where the run does so

@@ -14,7 +14,6 @@ from pathlib import Path
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.overlong import overlong_metrics
 from agentrl.clock import Clock
-from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.eval_weights import EVALUATED, EvalWeightsDue, folder_of
 from agentrl.learner.agreement import by_source
@@ -130,8 +129,7 @@ class _Learner:
         self._checkpoints = Checkpoints(self._algorithm, self._backend)
         self._asked_at: float | None = None
         self._held_s = 0.0
-        deadline_s = 60 * MegatronSettings.from_config(self._cfg).distributed_timeout_minutes
-        self._patience_s = min(PATIENCE_S, deadline_s / 4)
+        self._patience_s = min(PATIENCE_S, self._backend.collective_timeout_s / 4)
 
     def run(self) -> LearnerOutcome:
         hf_directory(self._cfg, 0)  # a run that cannot say where does not begin

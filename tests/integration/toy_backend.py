@@ -22,6 +22,8 @@ VOCABULARY = 8
 class ToyBackend(Thread):
     """A bigram table trained by SGD, and a critic: the value of each token that was read last."""
 
+    collective_timeout_s = 600.0
+
     def __init__(self, group: Threads, rank: int, lr: float = 10.0) -> None:
         super().__init__(group, rank)
         self.table = torch.zeros(VOCABULARY, VOCABULARY, requires_grad=True)

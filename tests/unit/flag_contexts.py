@@ -9,6 +9,7 @@ import msgspec
 from agentrl.algorithms.base import Algorithm
 from agentrl.config.facts import Mode
 from agentrl.config.fields import own_fields
+from tests.unit.flag_values import VALUES
 
 ROWS = "--env single-turn --prompt-data ROWS"
 _PLAYS = "--env generate --prompt-data ROWS"
@@ -174,6 +175,14 @@ READ_AND_UNUSED: dict[Mode, set[str]] = {
         *("colocate", "offload_train", "offload_rollout"),
     },
 }
+
+
+def words_of(name: str) -> str:
+    """A flag with another value than its default."""
+    field = own_fields()[name]
+    if field.kind == "bool":
+        return field.spelled(not field.default)
+    return f"{field.flag} {OTHER.get(name, VALUES.get(name))}"
 
 
 class Source:

@@ -9,8 +9,8 @@ import hashlib
 import re
 import tempfile
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +40,7 @@ from agentrl.config.external_engines import external_key
 from agentrl.config.port_range import ports_of
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
+from agentrl.envs.chat_formats import with_chat_format
 from agentrl.envs.registry import load_env
 from agentrl.envs.services import services_of_run
 from agentrl.envs.tasks import open_eval_sets, open_source
@@ -47,15 +48,18 @@ from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.megatron import MegatronBackend
 from agentrl.learner.profiling import ProfilerSettings
+from agentrl.learner.rollout_only import run_rollout_only
 from agentrl.types import EpisodeAssignment, EpisodeId, SamplingParams, Task
-from tests.integration.learner_world import World, learn
+from tests.integration.learner_world import Labels, World, WorldPeer, learn
 from tests.integration.toy_backend import VOCABULARY
+from tests.manual_clock import ManualClock
 from tests.parity.golden import Batch, TableBackend, lineage
 
-__all__ = ["read", "told"]
+__all__ = ["is_told_apart", "read", "read_playing", "told"]
 
 _DIALOGUE = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello"}]
 _noted: set[str] = set()
+_OF_DRIVER = {*Driver._conduct.__code__.co_names, *Rescheduler.patience_s.__code__.co_names}
 
 
 class _OneNode:
@@ -87,16 +91,22 @@ class _NotedLimits(Limits, frozen=True, kw_only=True):
 
 def told(config: RunConfig) -> dict[str, str]:
     """What every process of the run is told, as text that two runs can be compared by."""
+    return dict(_parts(config))
+
+
+def is_told_apart(one: RunConfig, other: RunConfig) -> bool:
+    """Whether some process of the runs is told something else; made until one is found."""
+    with closing(_parts(one)) as parts, closing(_parts(other)) as others:
+        return any(part != its for part, its in zip(parts, others, strict=True))
+
+
+def _parts(config: RunConfig) -> Generator[tuple[str, str]]:
     run = RunDir(config)
     with tempfile.TemporaryDirectory() as folder:
         run.private = Path(folder)
-        found = {name: repr(value) for name, value in _told(config, run)}
-
-    def same_everywhere(text: str) -> str:
-        text = text.replace(folder, "PRIVATE").replace(config.run_id or run.id, "ID")
-        return re.sub(" at 0x[0-9a-f]+", "", text)
-
-    return {name: same_everywhere(text) for name, text in found.items()}
+        for name, value in _told(config, run):
+            text = repr(value).replace(folder, "PRIVATE").replace(config.run_id or run.id, "ID")
+            yield name, re.sub(" at 0x[0-9a-f]+", "", text)
 
 
 def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
@@ -111,13 +121,10 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     yield "trackers", trackers(config)
     if "engines" in config.halves:
         yield "worker", _worker(config, spec)
-    hooks = LearnerHooks(config)
-    more = {
-        name: getattr(hooks._args, name) for name in ("mis_level",) if hasattr(hooks._args, name)
-    }
-    yield "hooks", (sorted(hooks._named.items()), more)
+    if "learner" in config.halves:
+        yield "hooks", _hooks(config)
     if config.mode != "eval":
-        yield "buffer", BufferSettings.from_config(config, "", training_turns(config))
+        yield "buffer", _buffer(config)
         yield "files", (config.saved_rollouts, config.custom_rollout_log_function_path)
     if config.mode != "eval" and "engines" in config.halves:
         yield "tasks", vars(open_source(config, env_class))
@@ -138,6 +145,22 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
         yield "turns", (client_settings(spec), pushes)
         buffer = BufferSettings.from_config(config, "", SamplingParams())
         yield "permits", (buffer.num_permits, buffer.hold_patience_s)
+
+
+def _buffer(config: RunConfig) -> Any:
+    """Where all leases are there nothing is minted or claimed: what was trained is kept so long."""
+    if "engines" not in config.halves:
+        return config.keep_trajectories
+    return BufferSettings.from_config(config, "", training_turns(config))
+
+
+def _hooks(config: RunConfig) -> Any:
+    """Functions of the user's in the learner, and what they find in their `args`."""
+    hooks = LearnerHooks(config)
+    more = {
+        name: getattr(hooks._args, name) for name in ("mis_level",) if hasattr(hooks._args, name)
+    }
+    return sorted(hooks._named.items()), more
 
 
 def _worker(config: RunConfig, spec: RunSpec) -> Any:
@@ -188,11 +211,25 @@ def read(config: RunConfig, port: int) -> set[str]:
     _noted.clear()
     with _backend(_Noted(**values), port), tempfile.TemporaryDirectory() as folder:
         learn_values = {**values, "save": None, "run_dir": folder, "run_id": "r"}
+        if config.loads_rollouts:
+            place = f"{folder}/{{rollout_id}}"
+            learn(World([2, 2]), save_debug_rollout_data=place)
+            learn_values["load_debug_rollout_data"] = place
         world = World([] if config.mode == "eval" else [2, 2])
         world.tables[0] = torch.zeros(VOCABULARY, VOCABULARY)  # where nobody publishes
         learn(world, config_class=_Noted, **learn_values)
-    of_driver = {*Driver._conduct.__code__.co_names, *Rescheduler.patience_s.__code__.co_names}
-    return (_noted | of_driver) & {*RunConfig.__struct_fields__}
+    return (_noted | _OF_DRIVER) & {*RunConfig.__struct_fields__}
+
+
+def read_playing(config: RunConfig) -> set[str]:
+    """The fields that are asked for where nothing is trained: by the driver, by who looks for the
+    format of turns, and by what stands in the learner's place."""
+    noted = _Noted(**msgspec.structs.asdict(config))
+    _noted.clear()
+    with_chat_format(noted)
+    world, clock = World([2, 2]), ManualClock()
+    run_rollout_only(noted, WorldPeer(world, clock), Labels(world), clock=clock)
+    return (_noted | _OF_DRIVER) & {*RunConfig.__struct_fields__}
 
 
 @contextmanager

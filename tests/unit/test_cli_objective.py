@@ -45,3 +45,23 @@ def test_a_loss_of_ones_own_makes_a_run_ones_own_although_all_else_is_the_defaul
     assert train._is_default(parse([], "train_async").config)
     argv = ["--loss-type", "custom_loss", "--custom-loss-function-path", "my:loss"]
     assert not train._is_default(parse(argv, "train_async").config)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--rm-url", "http://127.0.0.1:1"],
+        ["--sglang-router-ip", "127.0.0.1", "--sglang-router-port", "1"],
+        ["--rollout-external-engine-addrs", "127.0.0.1:1"],
+    ],
+)
+def test_a_run_that_asks_a_server_of_somebody_else_is_no_default_job(argv: list[str]) -> None:
+    """Its server is asked before anything starts."""
+    more = ["--use-opd", "--opd-type", "sglang"] if argv[0] == "--rm-url" else []
+    assert not train._is_default(parse([*argv, *more], "train_async").config)
+
+
+@pytest.mark.parametrize(("name", "is_default"), [("qwen", True), ("tags", False)])
+def test_the_format_of_the_model_that_ships_may_be_named(name: str, is_default: bool) -> None:
+    config = parse(["--chat-format", name], "train_async").config
+    assert train._is_default(config) == is_default

@@ -1,11 +1,9 @@
 """`--debug-rollout-only`: leases are taken and saved, versions are told, nothing is learnt."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from aiohttp import web
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -16,31 +14,10 @@ from agentrl.errors import PeerLostError, PushError
 from agentrl.learner.rollout_only import run_rollout_only
 from agentrl.rollout_file import read_rollouts
 from agentrl.serving.labels import LabelSink
-from agentrl.types import EngineAddress, PushReport, VersionRow
+from agentrl.types import EngineAddress, VersionRow
 from agentrl.wire.messages import Published, Retire, Stepped, Welcome
-from tests.integration.learner_world import World, WorldPeer
-from tests.integration.toy_backend import VOCABULARY
+from tests.integration.learner_world import Labels, World, WorldPeer
 from tests.manual_clock import ManualClock
-
-
-class Labels:
-    """Engines whose weights stay as they are, under new numbers."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def publish(self, version: int, tensors: Iterable[tuple[str, Any]]) -> PushReport:
-        self._world.pushes.append(version)
-        self._world.tables[version] = torch.zeros(VOCABULARY, VOCABULARY)
-        return PushReport(version, 0.0, 0.1, 0, ("e",))
-
-    def inspect(self) -> None: ...
-
-    def verify(self, tensors: Iterable[tuple[str, Any]]) -> None: ...
-
-    def moved(self, engines: Sequence[EngineAddress], /) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Peer(WorldPeer):

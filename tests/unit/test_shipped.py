@@ -2,17 +2,19 @@
 
 import importlib
 import inspect
+import pkgutil
 from pathlib import Path
 
 import pytest
 
-from agentrl import shipped
+from agentrl import shipped, tools
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.regions.base import Region
-from agentrl.shipped import ALGORITHMS, CHAT_FORMATS, TRACKERS, TRUST_REGIONS, Shelf
+from agentrl.shipped import ALGORITHMS, CHAT_FORMATS, TOOLS, TRACKERS, TRUST_REGIONS, Shelf
 from agentrl.telemetry.trackers.base import Tracker
 from agentrl.tokens.formats.chatml import ChatML
 from agentrl.tokens.formats.marked import Marked
+from agentrl.tools.tool import Tool
 
 SHELVES = [thing for thing in vars(shipped).values() if isinstance(thing, Shelf)]
 KINDS: list[tuple[Shelf, tuple[type, ...]]] = [
@@ -43,6 +45,18 @@ def homes(shelf: Shelf, kinds: tuple[type, ...]) -> set[str]:
 @pytest.mark.parametrize(("shelf", "kinds"), KINDS, ids=lambda x: getattr(x, "package", ""))
 def test_every_class_of_a_kind_is_found(shelf: Shelf, kinds: tuple[type, ...]) -> None:
     assert set(shelf.places.values()) == homes(shelf, kinds)
+
+
+def test_every_function_that_is_a_tool_is_found() -> None:
+    """Those that need no Env; a helper of a tool may be one beside it."""
+    modules = (f"{TOOLS.package}.{info.name}" for info in pkgutil.iter_modules(tools.__path__))
+    found = {
+        name
+        for name in modules
+        for one in vars(importlib.import_module(name)).values()
+        if isinstance(one, Tool) and one.fn.__module__ == name and not one.parameters.is_method
+    }
+    assert set(TOOLS.places.values()) == found
 
 
 @pytest.mark.parametrize("shelf", SHELVES, ids=lambda shelf: shelf.package)

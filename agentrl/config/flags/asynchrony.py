@@ -62,7 +62,10 @@ class AsynchronyFlags(RolloutFlags, frozen=True, kw_only=True):
     buffer_disk_limit: Annotated[
         int,
         _flag(
-            "Bytes of stored trajectories; minting stops while full", ge=1, reaches_weights=False
+            "Bytes of stored trajectories; minting stops while full",
+            ge=1,
+            halves=ENGINES,
+            reaches_weights=False,
         ),
     ] = 64 * 1024**3
     keep_trajectories: Annotated[

@@ -133,6 +133,7 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             "model is the teacher of --opd-type sglang",
             modes=ACTS,
             needs="asked_model",
+            holds="server",
             on_resume=fixed("its rewards, or its teacher's word, come from the model there"),
             env_arg="rm_url",
         ),

@@ -38,7 +38,6 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "What is learnt: rewarded episodes (policy_loss), or the demonstrated turns of "
             "--prompt-data (sft_loss: --input-key names a list of chat messages)",
             modes=TRAINS,
-            halves=frozenset(),
             on_resume=STATE,
         ),
     ] = "policy_loss"

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, ENGINES, FREE, POLICY, Count, flag
+from agentrl.config.facts import ACTS, ENGINES, FREE, LEARNER, POLICY, Count, flag
 from agentrl.config.flags.optimizer import OptimizerFlags
 
 __all__ = ["PlacementFlags"]
@@ -16,9 +16,9 @@ class PlacementFlags(OptimizerFlags, frozen=True, kw_only=True):
         str | None,
         _flag("Address of a running Ray cluster (default: start one here)", reaches_weights=False),
     ] = None
-    actor_num_nodes: Annotated[int, _flag("Nodes of the learner", ge=1)] = 1
+    actor_num_nodes: Annotated[int, _flag("Nodes of the learner", ge=1, halves=LEARNER)] = 1
     actor_num_gpus_per_node: Annotated[
-        int, _flag("Learner ranks on a node (1 on a host without GPU)", ge=1)
+        int, _flag("Learner ranks on a node (1 on a host without GPU)", ge=1, halves=LEARNER)
     ] = 8
     rollout_num_gpus: Annotated[
         Count | None,

@@ -73,6 +73,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
             "--rollout-max-prompt-len rows with a prompt of more than this less 2 are left out as "
             "they are read",
             on_resume=PLAYED,
+            halves=ENGINES,
         ),
     ] = None
     rollout_max_prompt_len: Annotated[

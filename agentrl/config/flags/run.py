@@ -59,6 +59,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
             modes=TRAINS,
             on_resume=TASKS,
             needs="rows",
+            halves=ENGINES,
         ),
     ] = None
     max_total_sampled_tokens: Annotated[

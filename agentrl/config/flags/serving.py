@@ -27,7 +27,8 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         list[str],
         _flag(
             "SGLang servers that somebody else started, as HOST:PORT ...: the engines of the run, "
-            "which starts none, gives them its weights, and leaves them running"
+            "which starts none, gives them its weights, and leaves them running",
+            holds="server",
         ),
     ] = []
     rollout_external_api_key_var: Annotated[
@@ -42,7 +43,8 @@ class ServingFlags(PlacementFlags, frozen=True, kw_only=True):
         str | None,
         _flag(
             "Address of a router (sglang-router) that runs already: engines are added to it, and "
-            "the run starts none; with --sglang-router-port"
+            "the run starts none; with --sglang-router-port",
+            holds="server",
         ),
     ] = None
     sglang_router_port: Annotated[

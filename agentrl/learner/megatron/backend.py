@@ -132,6 +132,7 @@ class MegatronBackend:
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
         self.is_source = rank == 0
+        self.collective_timeout_s = 60.0 * self._settings.distributed_timeout_minutes
         self.replica = parallel.open_replica(
             timedelta(minutes=self._settings.distributed_timeout_minutes)
         )
