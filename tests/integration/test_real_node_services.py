@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.namespaces import ROOT, nodes, short_folder
-from tests.integration.test_real_two_nodes import ended, kill_all_of
+from tests.integration.namespaces import ROOT, ended, nodes, short_folder
+from tests.integration.test_real_two_nodes import kill_all_of
 from tests.unit.viewed_run import MODEL
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
