@@ -38,6 +38,7 @@ from agentrl.cluster.tracking import trackers
 from agentrl.config.descriptors import open_files
 from agentrl.config.external_engines import external_key
 from agentrl.config.port_range import ports_of
+from agentrl.config.rollouts import loaded_files
 from agentrl.config.run import RunConfig
 from agentrl.config.sampling import training_turns
 from agentrl.envs.chat_formats import with_chat_format
@@ -126,6 +127,8 @@ def _told(config: RunConfig, run: RunDir) -> Iterator[tuple[str, Any]]:
     if config.mode != "eval":
         yield "buffer", _buffer(config)
         yield "files", (config.saved_rollouts, config.custom_rollout_log_function_path)
+    if config.loads_rollouts:
+        yield "loaded", loaded_files(config)
     if config.mode != "eval" and "engines" in config.halves:
         yield "tasks", vars(open_source(config, env_class))
         yield "open files", open_files(config)
