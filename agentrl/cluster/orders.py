@@ -57,7 +57,8 @@ def plan_processes(
     config = for_device(config, device)
     model_dir = Path(str(config.hf_checkpoint)).resolve()
     sets = {} if config.loads_rollouts else eval_sets(config)
-    facts = read_model_facts(model_dir, engine_context(config, sets))
+    context = engine_context(config, sets) if config.worker_names else None
+    facts = read_model_facts(model_dir, context)
     if config.replays_engine_routes:
         architecture = open_model(model_dir, config.model_family).architecture
         facts = msgspec.structs.replace(facts, routes=routes_of(architecture))
