@@ -367,7 +367,7 @@ def _check_exact(config: RunConfig, described: "Model") -> None:
 
     architecture = described.architecture
     is_plain = architecture.rope == LinearRope() and architecture.window_size is None
-    if config.true_on_policy_mode and not (described.family.exact and is_plain):
+    if config.computes_exactly and not (described.family.exact and is_plain):
         raise ConfigError(
             f"--true-on-policy-mode: no {architecture.name} with its positions and windows was "
             "compared with SGLang's bit by bit; leave the flag out for this model"

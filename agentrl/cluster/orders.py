@@ -231,7 +231,7 @@ def _engine_order(
         part=part,
         kind=engine.kind,
         bootstrap_port=engine.bootstrap_port,
-        is_exact=config.true_on_policy_mode,
+        is_exact=config.computes_exactly,
         extra={
             "tp_size": planned.size,
             "enable_return_routed_experts": config.replays_engine_routes,

@@ -99,7 +99,7 @@ def check_device(config: RunConfig, device: Device) -> None:
     """Raise ConfigError for what cannot run on `device`."""
     if lines := list(about_prefill_on(config, device)):
         raise ConfigError("\n".join(lines))
-    if config.true_on_policy_mode and device == "cuda":
+    if config.computes_exactly and device == "cuda":
         raise ConfigError(
             "--true-on-policy-mode on a GPU: engine and learner were compared in this mode on the "
             "CPU alone; leave it out there, or give --device cpu"

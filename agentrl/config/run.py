@@ -298,6 +298,12 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.mode == "policy" and self.debug_rollout_only
 
     @property
+    def computes_exactly(self) -> bool:
+        """Whether engines and learner have to compute the same bits: a run without one of them has
+        nothing to compare."""
+        return self.mode == "policy" and self.halves == BOTH and self.true_on_policy_mode
+
+    @property
     def halves(self) -> frozenset[Half]:
         """The halves that the run has."""
         return BOTH - (LEARNER if self.plays_only else ENGINES if self.loads_rollouts else set())

@@ -35,7 +35,7 @@ _LEARNER = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_mod
 
 def about_true_on_policy(config: RunConfig) -> Iterator[str]:
     """What contradicts the mode, apart from the device and the model."""
-    if not config.true_on_policy_mode:
+    if not config.computes_exactly:
         return
     for _, way in ways_of_groups(config):
         for name, right in _ENGINE.items():

@@ -40,7 +40,7 @@ BFLOAT16 = Tolerance("16-bit floats", max_diff=0.1, note_diff=0.05, max_kl=0.05)
 def tolerance_of(config: RunConfig) -> Tolerance:
     """The tolerance of a run: that of the less exact of learner and engines. Float32 on GPUs, where
     products may be of fewer bits (TF32), was not measured and has the wider one."""
-    if config.true_on_policy_mode:
+    if config.computes_exactly:
         return NONE
     is_exact = engine_dtype(config) == "float32" and config.device != "cuda"
     is_exact &= not any(config.sglang.get(name) for name in ("quantization", "kv_cache_dtype"))

@@ -127,18 +127,11 @@ OF_FAMILIES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "ep2-gathered-deepseek-v3": (2, "deepseek-v3", EXPERT | GATHERED),
     "tp2-ep2-gathered-qwen3-moe": (2, "qwen3-moe", SEQUENCE | EXPERT | GATHERED | DISTRIBUTED),
     "tp2-ep2-etp2-gathered-qwen3-moe": (4, "qwen3-moe", CUT | GATHERED),
+    "tp2-ep2-etp2-gathered-deepseek-v3": (4, "deepseek-v3", CUT | GATHERED),
     "cp2-ep2-gathered-qwen3-moe": (2, "qwen3-moe", CONTEXT | EXPERT | GATHERED),
+    "cp2-ep2-gathered-deepseek-v3": (2, "deepseek-v3", CONTEXT | EXPERT | GATHERED),
     "pp2-ep2-gathered-minimax-m2": (4, "minimax-m2", PIPELINE | EXPERT | GATHERED),
-    "pp2-twice-ep2-gathered-qwen3-moe": (
-        4,
-        "qwen3-moe-4layers",
-        PIPELINE | TWICE | EXPERT | GATHERED,
-    ),
-    "ep2-gathered-experts-again-deepseek-v3": (
-        2,
-        "deepseek-v3",
-        EXPERT | GATHERED | EXPERTS_AGAIN,
-    ),
+    "pp2-ep2-gathered-qwen3-moe": (4, "qwen3-moe", PIPELINE | EXPERT | GATHERED),
     # Stages of different size; of 4, the first has the embedding alone.
     "pp2-first-tied": (2, "qwen3-tied-3layers", FIRST),
     "pp2-first-deepseek-v3": (2, "deepseek-v3-3layers", FIRST),

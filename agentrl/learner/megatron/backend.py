@@ -167,7 +167,7 @@ class MegatronBackend:
             vocab_size=self._described.architecture.vocab_size,
             routes=self._routes,
             equal_shares=self._settings.gathers_tokens,
-            is_exact=cfg.true_on_policy_mode,
+            is_exact=cfg.computes_exactly,
         )
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
