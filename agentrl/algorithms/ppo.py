@@ -1,7 +1,4 @@
-"""Generalized advantages of a critic's values, and the critic's own loss.
-
-Shape suffixes: N = actions of an episode; K = trained tokens.
-"""
+"""Generalized advantages of a critic's values, and the critic's own loss."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.algorithms.base import TERMS, Algorithm, Total
+from agentrl.algorithms.gae import generalized_advantages
 from agentrl.algorithms.penalties import kl_penalty
 from agentrl.algorithms.rows import Credit, MicroBatch, Outputs, Row
 from agentrl.algorithms.turn_rewards import at_last_actions, by_turn
@@ -84,7 +82,7 @@ class Ppo(Algorithm):
             [row.columns["values"][here] for row, here in zip(segments, sampled, strict=True)]
         ).astype(np.float64)
         rewards_N += _earned(segments)
-        advantages_N = _generalized_advantages(rewards_N, values_N, self.cfg.gamma, self.cfg.lambd)
+        advantages_N = generalized_advantages(rewards_N, values_N, self.cfg.gamma, self.cfg.lambd)
         start = 0
         for row, here in zip(segments, sampled, strict=True):
             part = slice(start, start := start + int(here.sum()))
@@ -116,27 +114,6 @@ class Ppo(Algorithm):
             "value_clipfrac": mean(clipped_K),
             "explained_variance": mean(explained_K),
         }
-
-
-def _generalized_advantages(
-    rewards_N: npt.NDArray[np.float64],
-    values_N: npt.NDArray[np.float64],
-    gamma: float,
-    lambd: float,
-) -> npt.NDArray[np.float64]:
-    """For the actions of an episode in their order, after which nothing more is earned:
-    `A_t = sum over k >= 0 of (gamma lambda)^k delta_(t+k)`,
-    `delta_t = r_t + gamma V_(t+1) - V_t`, V after the last action 0.
-
-    GAE: Schulman et al. 2015, equations 10 to 16, https://arxiv.org/abs/1506.02438; its sum is
-    infinite, and here ends with the episode. Computed backwards: `A_t = delta_t + gamma lambda
-    A_(t+1)`.
-    """
-    later_N = np.append(values_N[1:], 0.0) if len(values_N) else values_N
-    found_N = rewards_N + gamma * later_N - values_N
-    for t in range(len(found_N) - 2, -1, -1):
-        found_N[t] += gamma * lambd * found_N[t + 1]
-    return found_N
 
 
 def _earned(segments: Sequence[Row]) -> npt.NDArray[np.float64]:

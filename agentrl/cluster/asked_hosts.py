@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.cluster.keepers import Choice, Keepers
+from agentrl.cluster.keepers import Keepers, NodeOfSlot
 from agentrl.cluster.ray_nodes import nodes_there
 from agentrl.cluster.slots import NodePlace, Slot
 
@@ -25,7 +25,7 @@ class AskedHost(msgspec.Struct, frozen=True):
     host: Any
     answer: Any
     at_s: float
-    where: Choice | None = None
+    where: NodeOfSlot | None = None
 
 
 class AskedHosts:
@@ -62,7 +62,7 @@ class AskedHosts:
                 self._asked[slot] = AskedHost(host, host.place.remote(), time.monotonic(), where)
             return self._asked[slot]
 
-    def _choice(self, slot: str, nodes: Mapping[str, str]) -> Choice:
+    def _choice(self, slot: str, nodes: Mapping[str, str]) -> NodeOfSlot:
         awaited = {name: each.where.node for name, each in self._asked.items() if each.where}
         there = [node["NodeID"] for node in nodes_there()]
         return self.keepers.choose(slot, there, nodes, awaited)

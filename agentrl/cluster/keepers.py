@@ -17,10 +17,10 @@ import msgspec
 
 from agentrl.cluster.packing import emptiest
 
-__all__ = ["Choice", "Keepers"]
+__all__ = ["Keepers", "NodeOfSlot"]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class NodeOfSlot(msgspec.Struct, frozen=True):
     """A node for a slot, and the slot whose copies it uses there."""
 
     node: str
@@ -44,13 +44,13 @@ class Keepers:
         there: Sequence[str],
         nodes: Mapping[str, str],
         awaited: Mapping[str, str] = MappingProxyType({}),
-    ) -> Choice:
+    ) -> NodeOfSlot:
         """Where to place a lost slot. `there`: the nodes of the cluster. `nodes`: those of all
         slots of agent workers, also of lost ones. `awaited`: nodes that Ray was asked for and has
         not given yet, by slot; nobody shares what may not come to be."""
         others = {name: node for name, node in nodes.items() if name != slot}
         if slot not in self._of:
-            return Choice(emptiest(there, others.values()), slot)
+            return NodeOfSlot(emptiest(there, others.values()), slot)
         kept = {
             node: name
             for name, node in others.items()
@@ -59,10 +59,10 @@ class Keepers:
         full = self._full.get(slot, set())
         own = nodes[slot]
         if own in there and (own not in full or self._is_shared(slot)):
-            return Choice(own, self._of[slot])
+            return NodeOfSlot(own, self._of[slot])
         free = [node for node in there if node in kept or node not in {*full, *awaited.values()}]
         node = emptiest(free or there, others.values())
-        return Choice(node, kept.get(node, slot))
+        return NodeOfSlot(node, kept.get(node, slot))
 
     def has_no_room(self, slot: str, node: str) -> None:
         """Ray gives the copies of this slot no room on that node."""
