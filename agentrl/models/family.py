@@ -138,7 +138,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
                     over the ranks of a group, not over all that an engine has
     engine_digests  whether SGLang's parameters have the rows of the checkpoint's tensors and their
                     type, so that --check-weight-update-equal can tell their digests
-    exact           what was compared bit by bit with SGLang's under --true-on-policy-mode
+    exact           whether it was compared, bit by bit, with SGLang's under --true-on-policy-mode
     defaults        what keys mean that config.json leaves out, as far as the model's configuration
                     class in transformers has values of its own for them: engines go by it
     chat_formats    each `--chat-format` that instructed members were trained on: which of them, the

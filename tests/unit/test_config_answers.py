@@ -25,6 +25,7 @@ SO = {
     "batch": (["8"], BASE),
     "ckpt_step": (["10"], BASE),
     "critic_ranks": (["1"], BASE),
+    "evaluation": (["slime.rollout.sglang_rollout.generate_rollout"], BASE),
     "fully_async": ([], BASE),
     "loss_mask": (["qwen"], BASE),
     "offload": ([], COLOCATED),

@@ -39,7 +39,7 @@ def held(tmp_path: Path) -> Path:
 
 def test_it_plays_all_sets_in_one_call_and_the_run_none(mine: Path, held: Path) -> None:
     sets = ["--eval-prompt-data", "held", str(held), "--rm-type", "math"]
-    found = parse([*argv_of(held), _FLAG, str(mine), *sets], "train_async")
+    found = parse([*argv_of(held), "--eval-function-path", str(mine), *sets], "train_async")
     assert f"{_FLAG} {mine} plays the evaluation sets" in "\n".join(found.notes)
     config = found.config
     preflight(config)
