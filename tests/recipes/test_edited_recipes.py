@@ -174,7 +174,8 @@ from tests.unit.buffer_bench import Bench
 bench = Bench()
 learner = bench.join("learner-0", "learner")
 bench.say(learner, Remark("look"))
-assert [*bench.take(learner, Refused)] == []
+refused = [*bench.take(learner, Refused)]
+assert refused == [], refused
 assert ("remark", {"text": "look"}) in bench.events
 """
 
