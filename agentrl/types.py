@@ -193,8 +193,8 @@ class EpisodeFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker says of a finished episode; columns follow, as `layouts` says. `answer`: its
-    last turn; `vote`: what it answers; `evaluated`: of a call of --eval-function-path"""
+    """What a worker says of a finished episode. Its columns follow, as `layouts` says. `answer` is
+    the text of its last turn, `vote` what counts for a majority, `evaluated` what a call told."""
 
     id: EpisodeId
     outcome: Outcome

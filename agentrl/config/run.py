@@ -299,9 +299,9 @@ class RunConfig(LoggingFlags, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def computes_exactly(self) -> bool:
-        """Whether engines and learner have to compute the same bits: a run without one of them has
-        nothing to compare."""
-        return self.mode == "policy" and self.halves == BOTH and self.true_on_policy_mode
+        """Whether the engines and the learner of a policy compute the same bits. A run of one half
+        does too: what engines record in this mode, a learner may load in it."""
+        return self.mode == "policy" and self.true_on_policy_mode
 
     @property
     def halves(self) -> frozenset[Half]:

@@ -121,7 +121,7 @@ class EvalFunction:
         keys = self._reward.get("input_key", "input"), self._reward.get("label_key") or "label"
         said = dict(zip(keys, (sample.prompt, sample.label), strict=True))
         await rewards.reset(seed=0, task=said | {"metadata": sample.metadata})
-        return (await rewards._while_scoring(rewards.of(args, sample)))[0]
+        return await rewards.worth(args, sample)
 
 
 class _NoTasks:

@@ -62,6 +62,10 @@ class SampleRewards(SingleTurnEnv):
                 )
         self._require_plain(self._label)
 
+    async def worth(self, args: Args, sample: Any) -> Any:
+        """The reward of a sample alone, in the time that a reward has (--reward-timeout-s)."""
+        return (await self._while_scoring(self.of(args, sample)))[0]
+
     async def of(self, args: Args, sample: Any) -> tuple[Any, dict[str, float]]:
         """The reward of a sample, and its parts as metrics."""
         found = sample.reward

@@ -30,6 +30,20 @@ def test_a_product_has_the_same_bits_in_every_order_company_and_layout() -> None
     assert torch.equal(exact.product(strided[:, None], weight), whole[:, None])
 
 
+def test_terms_that_cancel_leave_nothing_in_any_order() -> None:
+    """Float32 hides the last bits of a sum in float64; of a sum that is 0 it hides none."""
+    x, weight = random(30, 65), random(70, 65)
+    order = torch.randperm(130)
+    terms, opposite = torch.cat([x, x], 1), torch.cat([weight, -weight], 1)
+    assert not exact.product(terms[:, order], opposite[:, order]).any()
+    assert (terms.double()[:, order] @ opposite.double()[:, order].t()).any()
+
+    query, key, value = random(2, 9, DIM), random(2, 65, DIM), torch.randn(2, 65, DIM).exp()
+    keys, values = torch.cat([key, key], 1)[:, order], torch.cat([value, -value], 1)[:, order]
+    found = exact.attention(query, keys, values, attn_mask=torch.zeros(9, 130), scale=SCALE)
+    assert not found.any()
+
+
 def test_a_product_of_torch_has_not() -> None:
     x, weight = random(300, 128), random(768, 128)
     order = torch.randperm(128)

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from agentrl.config.facts import BOTH, FREE, LEARNER, POLICY, STATE, TRAINS, Count, flag, noted
+from agentrl.config.facts import FREE, LEARNER, POLICY, STATE, TRAINS, Count, flag, noted
 from agentrl.config.flags.asynchrony import AsynchronyFlags
 
 __all__ = ["LearnerFlags"]
@@ -40,7 +40,6 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             "is exactly 1; a run in which it is not ends. In float32 on the CPU, for two to three "
             "times the work",
             modes=POLICY,
-            halves=BOTH,
         ),
     ] = False
     save: Annotated[
