@@ -22,6 +22,7 @@ from agentrl.actors.player import Attempt, Strategy
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.writing import Writers
+from agentrl.envs.buffer_filter import load_buffer_filter
 from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.envs.eval_function import EvalFunction
 from agentrl.envs.generate import GenerateEnv
@@ -96,6 +97,7 @@ class Way:
         flags = self.settings.context.run_flags
         if flags is None:
             return None
+        place = flags.buffer_filter_path
         ground = BatchGround(
             function=env.function,
             chat=chat,
@@ -104,6 +106,7 @@ class Way:
             writers=Writers(),
             batch_size=flags.rollout_batch_size,
             group_size=flags.n_samples_per_prompt,
+            buffer_filter=load_buffer_filter(place) if place else None,
         )
         return Desk(ground)
 

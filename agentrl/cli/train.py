@@ -251,6 +251,7 @@ def _check_filter(config: RunConfig) -> None:
 
 
 def _check_hooks(config: RunConfig) -> None:
+    from agentrl.envs.buffer_filter import load_buffer_filter
     from agentrl.envs.sample_hooks import load_hook
     from agentrl.envs.slime_logs.functions import KINDS, load_log
     from agentrl.learner.hooks import LearnerHooks
@@ -261,6 +262,8 @@ def _check_hooks(config: RunConfig) -> None:
             load_log(field, place)
     for place in config.rollout_sample_hook_path:
         load_hook(place)
+    if config.buffer_filter_path is not None:
+        load_buffer_filter(config.buffer_filter_path)
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:

@@ -28,6 +28,8 @@ ROW_ENVS = ("single-turn", "tools", "generate")
 GENERATE = ROW_ENVS[2]
 #: A function of slime's own: a turn of its is what a turn here is.
 STREAMING = "slime.rollout.sglang_streaming_rollout.generate_streaming"
+#: slime's own choice among groups that were given back: the first.
+_POP_FIRST = "slime.rollout.data_source.pop_first"
 _ROW_ENVS = f"{', '.join(ROW_ENVS[:-1])} and {ROW_ENVS[-1]}"
 
 
@@ -175,6 +177,16 @@ CONDITIONS = {
         "it sees samples, and a function of --custom-generate-function-path alone plays such "
         "(docs/hooks.md has one of one turn): name one, or leave this out; an environment changes "
         "its episode itself",
+    ),
+    "given_back": Condition(
+        lambda config: (
+            config.buffer_filter_path == _POP_FIRST
+            or config.rollout_function_path is not None
+            or config.data_source_path is not None
+        ),
+        "it chooses among groups that a function of --rollout-function-path, or a class of "
+        "--data-source-path, has put back; any other run puts none back, since an episode goes on "
+        "through weight pushes; leave it out (--dynamic-sampling-filter-path says what is trained)",
     ),
     "generate_function": Condition(
         lambda config: config.env == GENERATE,

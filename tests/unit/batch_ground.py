@@ -72,6 +72,7 @@ class Batched:
         batch_size: int = 2,
         limits: Limits = LIMITS,
         config: RunConfig = CONFIG,
+        buffer_filter: Any = None,
         **reward: Any,
     ) -> None:
         self.endpoint = Endpoint()
@@ -94,6 +95,7 @@ class Batched:
                 writers=Writers(),
                 batch_size=batch_size,
                 group_size=SIZE,
+                buffer_filter=buffer_filter,
             ),
             PATIENCE_S,
         )

@@ -37,6 +37,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("custom_rm_path", "policy"): ROWS,
     ("custom_generate_function_path", "policy"): _PLAYS,
     "rollout_function_path": _PLAYS,
+    "buffer_filter_path": f"{_PLAYS} --rollout-function-path {__name__}:generate_rollout",
     ("custom_generate_function_path", "eval"): f"{_PLAYS} --eval-prompt-data held ROWS2",
     ("rollout_sample_hook_path", "policy"): f"{_PLAYS} {_FUNCTION}",
     ("rollout_sample_hook_path", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
@@ -130,6 +131,7 @@ OTHER: dict[str, str] = {
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "data_source_path": f"{__name__}:Source",
+    "buffer_filter_path": f"{__name__}:choose",
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
     "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
@@ -193,6 +195,11 @@ class Source:
 
     def get_samples(self, num_samples: int) -> list[Any]:
         return []
+
+
+def choose(args: Any, rollout_id: None, buffer: list[Any], num_samples: int) -> list[Any]:
+    """A choice of the user's among groups that were given back."""
+    return buffer[:num_samples]
 
 
 def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:

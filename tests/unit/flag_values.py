@@ -15,6 +15,7 @@ VALUES: dict[str, str] = {
     "seed": "7",
     "prompt_data": "ROWS2",
     "data_source_path": "mine.py:Source",
+    "buffer_filter_path": "mine.py:choose",
     "input_key": "question",
     "label_key": "answer",
     "metadata_key": "answer",

@@ -75,7 +75,7 @@ def test_all_hooks_are_listed_and_one_is_described(capsys: pytest.CaptureFixture
     [
         ("env", "env has a check of its own: agentrl env check mine.py"),
         ("custom-rm-pat", "there is no hook 'custom-rm-pat'; did you mean custom-rm-path?"),
-        ("buffer-filter-path", "--buffer-filter-path is no hook here (refused): "),
+        ("custom-model-provider-path", "-path is no hook here (refused): "),
         ("zzz", "there is no hook 'zzz'; there are custom-rm-path, group-rm, "),
     ],
 )

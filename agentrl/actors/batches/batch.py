@@ -20,6 +20,7 @@ from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.limits import Limits
 from agentrl.actors.writing import Writers
 from agentrl.config.args import Args
+from agentrl.envs.buffer_filter import BufferFilter
 from agentrl.envs.returned import Returned, missing, returned
 from agentrl.envs.rollout_function import FLAG
 from agentrl.envs.slime_stand_in.async_utils import run
@@ -36,7 +37,7 @@ _RETURN = "return RolloutFnTrainOutput(samples=...), or a list of groups, each a
 @dataclass(frozen=True, kw_only=True)
 class BatchGround:
     """What the calls of a function share. `batch_size`: groups that one call plays at most;
-    `group_size`: samples of a group."""
+    `group_size`: samples of a group; `buffer_filter`: what chooses among groups given back."""
 
     function: Callable[..., Any]
     chat: ChatFormat
@@ -45,6 +46,7 @@ class BatchGround:
     writers: Writers
     batch_size: int
     group_size: int
+    buffer_filter: BufferFilter | None = None
 
     @property
     def who(self) -> str:
@@ -90,7 +92,7 @@ class Batch:
         number: int,
         wanted: int,
         take: "Callable[[Batch, int], list[list[Any]]]",
-        give_back: "Callable[[Batch, Group], None]",
+        give_back: "Callable[[Batch, Group, list[Any]], None]",
         lock: threading.Condition,
     ) -> None:
         self.number, self.wanted = number, wanted
@@ -154,7 +156,7 @@ class Batch:
                 for ticket in group.tickets.values():
                     ticket.time(runs=False)
                 if group.tickets:
-                    self._give_back(self, group)
+                    self._give_back(self, group, each)
 
     def forget(self, ticket: BatchEpisode) -> bool:
         """Nobody waits for this episode any more. Whether the function plays on for nobody now."""

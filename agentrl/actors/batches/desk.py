@@ -20,10 +20,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentrl.actors.batches.batch import Batch, BatchGround
+from agentrl.actors.batches.given_back import GivenBack
 from agentrl.actors.batches.tickets import BatchEpisode, Delivered, Group
 from agentrl.actors.endpoint.recorder import CallRecorder
 from agentrl.config.args import Args
-from agentrl.errors import EnvError
+from agentrl.envs.buffer_filter import FLAG as BUFFER_FILTER
+from agentrl.errors import EnvError, GivenUpError
 from agentrl.types import TurnClient
 from agentrl.visible import error_text
 
@@ -66,6 +68,7 @@ class Desk:
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._waiting: dict[str, Group] = {}
+        self._back = GivenBack(ground.buffer_filter)
         self._since = time.monotonic()
         self._batch: Batch | None = None
         #: The episodes that it was called for.
@@ -211,34 +214,65 @@ class Desk:
         self._changed.wait(self._patience_s / 4 if self._waiting else None)
 
     def _take(self, batch: Batch, num: int) -> list[list[Any]]:
-        """At most `num` groups, the oldest first. Waits for them; but where the function has some
-        already, no longer than nothing comes."""
+        """At most `num` groups, those that were given back first. Waits for them; but where the
+        function has some already, no longer than nothing comes."""
         until = time.monotonic() + self._patience_s
-        with self._changed:
-            while not (ready := self._ready(num)):
+        passed: list[Group] = []
+        while True:
+            with self._changed:
+                ready = self._awaited(batch, num, passed, until)
+                back = self._back.among([*self._waiting.values()])
+            if not ready:
+                return []
+            choice = self._back.choose(self._args, ready, back, num)
+            with self._changed:
                 self._require(batch)
-                if not self._waiting and batch.is_empty:
-                    raise EnvError("there is nothing to play any more")
-                if not self._waiting and time.monotonic() >= until:
-                    return []
-                self._changed.wait(self._patience_s / 4)
+                self._drop(batch, choice.dropped)
+                passed += choice.passed
+                here = [group for group in choice.taken if self._waits(group)]
+                if taken := [self._taken(batch, group) for group in here]:
+                    self._time_waiting(runs=False)
+                    return taken
+
+    def _awaited(self, batch: Batch, num: int, passed: list[Group], until: float) -> list[Group]:
+        """The groups to take now, but for those that were passed over; none where the function has
+        some already, and no other comes."""
+        while not (ready := [group for group in self._ready(num) if group not in passed]):
             self._require(batch)
-            taken = [self._taken(batch, group) for group in ready[:num]]
-            self._time_waiting(runs=False)
-            return taken
+            is_late = time.monotonic() >= until
+            if all(group in passed for group in self._waiting.values()):
+                if batch.is_empty and not batch.has_settled and (is_late or not self._waiting):
+                    raise EnvError(_nothing_but(passed))
+                if is_late:
+                    return []
+            self._changed.wait(self._patience_s / 4)
+        self._require(batch)
+        return ready
+
+    def _waits(self, group: Group) -> bool:
+        return self._waiting.get(group.name) is group
+
+    def _drop(self, batch: Batch, groups: list[Group]) -> None:
+        """Give up what a buffer filter has taken out of the buffer."""
+        for group in filter(self._waits, groups):
+            batch.has_settled = True
+            del self._waiting[group.name]
+            for ticket in group.tickets.values():
+                ticket.fail(GivenUpError(f"{BUFFER_FILTER} took the group out of the buffer"))
 
     def _taken(self, batch: Batch, group: Group) -> list[Any]:
         del self._waiting[group.name]
         self._num_groups += 1
         return batch.take(group, self._num_groups)
 
-    def _give_back(self, batch: Batch, group: Group) -> None:
+    def _give_back(self, batch: Batch, group: Group, samples: list[Any]) -> None:
         with self._changed:
             self._require(batch)
             for ticket in group.tickets.values():
                 self._put(ticket)
             back = self._waiting.pop(group.name)
             self._waiting = {group.name: back, **self._waiting}
+            self._back.put(back, samples)
             if batch.is_empty:
                 self._time_waiting(runs=True)
 
@@ -275,3 +309,12 @@ class Desk:
             for ticket in group.tickets.values():
                 ticket.fail(error)
             del self._waiting[group.name]
+
+
+def _nothing_but(passed: list[Group]) -> str:
+    if not passed:
+        return "there is nothing to play any more"
+    return (
+        f"{BUFFER_FILTER} chose none of the {len(passed)} groups that were given back, and there "
+        "is no other to play"
+    )

@@ -120,6 +120,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.worker:rollout",
         ),
         Hook(
+            name="buffer-filter-path",
+            kind="agentrl.envs.buffer_filter:buffer_filters",
+            loads="agentrl.envs.buffer_filter:load_buffer_filter",
+            called="for each get_samples of a rollout function, or of a data source with a buffer, "
+            "when groups were given back",
+            returns="at most num_samples of the groups of buffer: those that are played next",
+            tries="agentrl.cli.hooks.source:chosen_groups",
+        ),
+        Hook(
             name="eval-function-path",
             kind="agentrl.envs.eval_function:eval_functions",
             loads="agentrl.envs.eval_function:load_eval_function",

@@ -45,6 +45,8 @@ def begun(argv: Sequence[str], folder: Path, noted: Noted, deadline: Deadline) -
     given = _given(argv)
     if "rollout_sample_hook_path" in given:  # it sees what another function plays
         usual |= {"custom_generate_function_path": "agentrl.cli.hooks.one_turn:one_turn"}
+    if "buffer_filter_path" in given:  # it sees what another class puts back
+        usual |= {"data_source_path": "slime.rollout.data_source.RolloutDataSourceWithBuffer"}
     if "env_mix" in given:  # its parts have rows of their own
         del usual["prompt_data"]
     fields = own_fields()

@@ -3,7 +3,18 @@
 from functools import partial
 from typing import Annotated, Any
 
-from agentrl.config.facts import ACTS, ENGINES, GROUPS, PLAYED, POLICY, TASKS, TRAINS, fixed, flag
+from agentrl.config.facts import (
+    ACTS,
+    ENGINES,
+    FREE,
+    GROUPS,
+    PLAYED,
+    POLICY,
+    TASKS,
+    TRAINS,
+    fixed,
+    flag,
+)
 from agentrl.config.flags.run import RunFlags
 from agentrl.shipped import CHAT_FORMATS, REWARDS
 
@@ -33,6 +44,18 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             modes=POLICY,
             holds="code",
             starts=True,
+        ),
+    ] = None
+    buffer_filter_path: Annotated[
+        str | None,
+        _flag(
+            "Function that chooses among groups that were given back (add_samples), called as "
+            "fn(args[, rollout_id], buffer, num_samples) -> groups of buffer: a name, "
+            "pkg.module:fn or path/to/file.py[:fn]; without it they are played first",
+            modes=POLICY,
+            needs="given_back",
+            holds="code",
+            on_resume=FREE,
         ),
     ] = None
     input_key: Annotated[

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.envs.buffer_filter import load_buffer_filter
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.envs.sources import RowSource
@@ -102,15 +103,18 @@ class RolloutDataSource(DataSource):
 
 
 class RolloutDataSourceWithBuffer(RolloutDataSource):
-    """The same, after what a subclass put into `buffer` itself."""
+    """The same, after what a subclass put into `buffer` itself. `buffer_filter`: what chooses among
+    that, the function of `--buffer-filter-path`; by default the first."""
 
     def __init__(self, args: Any) -> None:
         super().__init__(args)
         self.buffer: list[Group] = []
+        place = args.buffer_filter_path
+        self.buffer_filter = load_buffer_filter(place) if place else pop_first
 
     def get_samples(self, num_samples: int) -> list[Group]:
         """See `DataSource`."""
-        kept = pop_first(self.args, None, self.buffer, num_samples)
+        kept = self.buffer_filter(self.args, None, self.buffer, num_samples)
         return [*kept, *super().get_samples(num_samples - len(kept))]
 
     def add_samples(self, samples: Sequence[Group]) -> None:
