@@ -51,10 +51,15 @@ def test_a_hook_that_holds_the_interpreter_is_ended_too(
         "import re\ndef f(text, label, task):\n"
         "    return bool(re.match('(a+)+$', 'a' * 60 + 'b'))\n"
     )
-    assert main(["check-hook", "custom-rm-path", "mine.py:f", "--timeout", "3"]) == 65
-    err = capsys.readouterr().err
-    assert "--custom-rm-path mine.py:f did not come to an end within 3 s; it stands at\n" in err
-    assert "    f (mine.py:3)\n" in err
+    for limit in ("3", "15", "60"):  # a busy machine may not come to the function in time
+        argv = ["check-hook", "custom-rm-path", "mine.py:f", "--timeout", limit]
+        assert main(argv) == 65
+        err = capsys.readouterr().err
+        said = f"--custom-rm-path mine.py:f did not come to an end within {limit} s; it stands at"
+        assert f"{said}\n" in err
+        if "    f (mine.py:3)\n" in err:
+            return
+    pytest.fail(err)
 
 
 def test_all_hooks_are_listed_and_one_is_described(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 from agentrl.actors.batches.tickets import Group
 from agentrl.envs.buffer_filter import BufferFilter, chosen
 
-__all__ = ["Choice", "GivenBack"]
+__all__ = ["GivenBack", "NextGroups"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class NextGroups:
     """`taken`: groups to play now; `dropped`: those that nobody plays; `passed`: those that wait
     until another ask."""
 
@@ -43,14 +43,14 @@ class GivenBack:
 
     def choose(
         self, args: Any, ready: Sequence[Group], back: dict[Group, list[Any]], num: int
-    ) -> Choice:
+    ) -> NextGroups:
         """At most `num` of `ready`. Calls the function, which takes the time that it takes, so
         nobody may hold a lock. Raises what `chosen` raises."""
         mine = [group for group in back if group in ready]
         new = [group for group in ready if group not in back]
         if self._function is None or not mine:
-            return Choice([*mine, *new][:num])
+            return NextGroups([*mine, *new][:num])
         places, out = chosen(self._function, args, [back[group] for group in mine], num)
         taken, dropped = ([mine[place] for place in each] for each in (places, out))
         passed = [group for group in mine if group not in taken and group not in dropped]
-        return Choice([*taken, *new][:num], dropped, passed)
+        return NextGroups([*taken, *new][:num], dropped, passed)
