@@ -176,6 +176,11 @@ CONDITIONS = {
         "(docs/hooks.md has one of one turn): name one, or leave this out; an environment changes "
         "its episode itself",
     ),
+    "own_samples": Condition(
+        lambda config: config.rollout_function_path is None,
+        "a function of --rollout-function-path has all samples itself, and slime too calls this of "
+        "its own rollout function alone: call it at the end of yours, and leave this out",
+    ),
     "generate_function": Condition(
         lambda config: config.env == GENERATE,
         "already so: prompts are always rendered, as the model's chat template writes them unless "
