@@ -1,7 +1,9 @@
 """Judged groups that wait for the function of `--rollout-all-samples-process-path`. Pure.
 
-    judged -> waiting -> (its lease is made) -> ready -> taken
-              waiting, ready -> (no room) -> dropped, the oldest first, and counted
+    judged -> waiting -> ready -> taken      ready: a lease was made after it was judged
+    waiting, ready -> dropped                no room: the oldest first, and counted
+
+A batch is what one call of the function is given: all groups of a lease that are still here.
 """
 
 from collections import deque
@@ -13,8 +15,7 @@ MAX_WAITING_BYTES = 128 * 1024**2
 
 
 class JudgedGroups:
-    """Encoded groups, in batches: those that were judged until a lease was made. `num_dropped`
-    counts groups that had to make room."""
+    """Encoded groups, of `max_bytes` at most. `num_dropped` counts those that had to make room."""
 
     def __init__(self, max_bytes: int = MAX_WAITING_BYTES) -> None:
         self._max_bytes = max_bytes

@@ -18,7 +18,7 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.no_tasks import NoTasks
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.logging_utils import taking
-from agentrl.errors import AgentRLError
+from agentrl.errors import ConfigError
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 from agentrl.wire.messages import Logged
@@ -80,7 +80,7 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
                 function(Args(config), given, _NO_TASKS)
             else:
                 alone = bool(function(iteration, Args(config), given, extra, *more))
-        except AgentRLError as error:
+        except ConfigError as error:
             told = str(error)
         except (Exception, SystemExit) as error:
             where = f": {place_in(function)}" if function and not place_of(error) else ""
