@@ -80,11 +80,13 @@ class Site:
     def __init__(self, folder: Path, groups: JudgedGroups | None = None, **flags: Any) -> None:
         (folder / "mine.py").write_text(SAVING)
         self.place = f"{folder / 'mine.py'}:save"
-        self.config = RunConfig(
-            rollout_all_samples_process_path=self.place, n_samples_per_prompt=2, **flags
-        )
+        usual: dict[str, Any] = {
+            "rollout_all_samples_process_path": self.place,
+            "n_samples_per_prompt": 2,
+        }
+        self.config = RunConfig(**(usual | flags))
         settings = BufferSettings.from_config(self.config, "", SamplingParams())
-        room = {"async_buffer_size": 4, "max_staleness": 4}
+        room: dict[str, Any] = {"async_buffer_size": 4, "max_staleness": 4}
         self.buffer: Bench = bench(tells_judged=settings.tells_judged, **room)
         self.told = Told()
         self.log = folder / "log"
@@ -139,7 +141,8 @@ def group(place: int, *, kept: bool) -> list[Any]:
 async def test_a_function_sees_kept_and_dropped_groups_of_each_lease(
     tmp_path: Path, seen: Path
 ) -> None:
-    async with calling(Site(tmp_path)) as site:
+    path = f"{tmp_path / 'mine.py'}:save"
+    async with calling(Site(tmp_path, rollout_all_samples_process_path=path)) as site:
         site.judge(True, False, True)
         site.buffer.lease(1)
         site.judge(False)
