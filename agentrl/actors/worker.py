@@ -100,6 +100,10 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
         own way. `services`: the address of each process."""
         named, parts = services_of_run(config, sets), parts_of(config)
         calls = config.eval_function_path is not None
+        readers = (
+            config.custom_eval_rollout_log_function_path,
+            config.rollout_all_samples_process_path,
+        )
 
         def way(of: RunConfig, names: dict[str, str]) -> WaySettings:
             addresses = {name: services[process] for name, process in names.items()}
@@ -112,7 +116,7 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
             chat_format=chat_format_of(config, model_dir),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
-            reports_answers=config.custom_eval_rollout_log_function_path is not None,
+            reports_answers=any(readers),
             evaluations={
                 one.name: way(one.config, names)
                 for one, names in zip(sets, named.of_sets, strict=True)

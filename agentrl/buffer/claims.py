@@ -13,6 +13,7 @@ has announced yet waits for the announcement, unacknowledged.
 from collections.abc import Collection
 
 import msgspec
+from msgspec.structs import asdict
 
 from agentrl.buffer import groups
 from agentrl.buffer.attempts import Attempts
@@ -20,6 +21,7 @@ from agentrl.buffer.episodes import EpisodeQueue
 from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.events import Stored
 from agentrl.buffer.ids import GroupKind, kind_of, mint_of
+from agentrl.buffer.judged import judged_group
 from agentrl.buffer.judging import JudgeDesk
 from agentrl.buffer.numbers import (
     num_sampled,
@@ -125,10 +127,14 @@ class ClaimDesk:
         mint = mint_of(verdict.group)
         if mint is None or not groups.needs_judge(self._state, mint):
             return
+        tells = self._state.settings.tells_judged
+        order = groups.judge_order(self._state, mint) if tells else None  # as long as it is there
         defect = groups.take_verdict(self._state, mint, verdict)
         if defect is not None:
             facts = {"group": verdict.group, "worker": worker, "error": defect}
             self._state.notify("judging_failed", **facts)
+        elif order is not None:
+            self._state.notify("judged", **asdict(judged_group(mint, order, verdict)))
         self.judges.settle(mint, self._peers)
 
     # ---- workers come and go ----

@@ -30,7 +30,8 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     `num_permits`: turns that engines take at once (None: no bound but the workers' room);
     `num_eval_permits`: those that engines of evaluations take, where there are any. An
     evaluation of which no episode ends for `hold_patience_s` holds pushes back no longer.
-    `tells_rows`: leases tell the rows of their tasks.
+    `tells_rows`: leases tell the rows of their tasks; `tells_judged`: the driver is told of each
+    group that was judged.
     `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
     it is that long. Kept trajectories do not count against `buffer_disk_limit`.
     """
@@ -61,6 +62,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     sampling_of_parts: dict[str, SamplingParams] = {}
     rollout_seed: int = 42
     tells_rows: bool = False
+    tells_judged: bool = False
     segment_bytes: int = SEGMENT_BYTES
 
     def __post_init__(self) -> None:
@@ -115,6 +117,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             sampling_of_parts=sampling_of_parts or {},
             rollout_seed=config.rollout_seed,
             tells_rows=config.custom_rollout_log_function_path is not None,
+            tells_judged=config.rollout_all_samples_process_path is not None,
         )
 
     def sampling_of(self, task: Task) -> SamplingParams:

@@ -17,6 +17,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from agentrl.clock import Clock
+from agentrl.cluster.all_samples import AllSamples
 from agentrl.cluster.eval_engines import EvalEngines
 from agentrl.cluster.eval_log import EvalLog
 from agentrl.cluster.evaluations_apart import EvaluationsApart
@@ -107,6 +108,7 @@ class Driver:
         self._evaluator = Evaluator(
             spec.config, tasks.eval_sets, self._requests, self.state, recorder, spec.eval_sets, log
         )
+        self._all_samples = AllSamples(spec.config, Path(run.log("all-samples")), recorder)
         self._apart = self._evaluations_apart() if spec.eval_engines else None
 
     def _evaluations_apart(self) -> EvaluationsApart:
@@ -129,7 +131,7 @@ class Driver:
         Raises InterruptedRunError on SIGINT or SIGTERM, and the AgentRLError that ended it
         otherwise. The caller stops the processes.
         """
-        with closing(self._log):
+        with closing(self._log), closing(self._all_samples):
             await self._in_group(check)
 
     async def _in_group(self, check: Callable[[], None]) -> None:
@@ -152,7 +154,11 @@ class Driver:
                         conversation.start_soon(self._hung.run)
                 if self._external is not None:
                     conversation.start_soon(self._external.run)
+                if self._all_samples.is_there:
+                    conversation.start_soon(self._all_samples.run)
                 await self._conduct()
+                if self._all_samples.is_there:
+                    await self._all_samples.end()
                 await self._drain("the run is complete")
                 conversation.cancel_scope.cancel()
             group.cancel_scope.cancel()
@@ -272,6 +278,10 @@ class Driver:
                 self._recorder.note(given_up(event.data))
             case "fates":
                 self._require_no_failures(_FAILED_BATCHES * self._spec.config.rollout_batch_size)
+            case "judged":
+                self._all_samples.judged(event.data)
+            case "lease":
+                self._all_samples.leased(event.data["number"])
             case "stuck":
                 raise HealthError(str(event.data["reason"]))
             case "peer":

@@ -188,6 +188,11 @@ CONDITIONS = {
         "--data-source-path, has put back; any other run puts none back, since an episode goes on "
         "through weight pushes; leave it out (--dynamic-sampling-filter-path says what is trained)",
     ),
+    "own_samples": Condition(
+        lambda config: config.rollout_function_path is None,
+        "a function of --rollout-function-path has all samples itself, and slime too calls this of "
+        "its own rollout function alone: call it at the end of yours, and leave this out",
+    ),
     "generate_function": Condition(
         lambda config: config.env == GENERATE,
         "already so: prompts are always rendered, as the model's chat template writes them unless "

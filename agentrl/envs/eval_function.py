@@ -18,6 +18,7 @@ from agentrl.config.conditions import ROW_ENVS
 from agentrl.envs.env import EnvContext, bound_env
 from agentrl.envs.eval_datasets import eval_datasets
 from agentrl.envs.function_args import args_for
+from agentrl.envs.no_tasks import NoTasks
 from agentrl.envs.sample_rewards import SampleRewards
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
@@ -39,6 +40,10 @@ FLAG = "--eval-function-path"
 CALLED = "eval-function"
 #: Where the row of a call has the number of iterations before it.
 STEP = "rollout_id"
+_NO_TASKS = NoTasks(
+    "data_source gives an evaluation nothing: its tasks are those of training; read the files of "
+    "args.eval_datasets"
+)
 _REWARD = set(inspect.signature(SampleRewards.__init__).parameters) - {"self", "group_rm"}
 
 
@@ -103,7 +108,7 @@ class EvalFunction:
 
     def call(self, args: Args, step: int) -> Any:
         """What it returns, or the coroutine that does."""
-        return self.function(args, step, _NoTasks(), evaluation=True)
+        return self.function(args, step, _NO_TASKS, evaluation=True)
 
     async def worth(self, args: Args, sample: Any) -> Any:
         """What the run's reward makes of a sample. Raises EnvError."""
@@ -122,22 +127,3 @@ class EvalFunction:
         said = dict(zip(keys, (sample.prompt, sample.label), strict=True))
         await rewards.reset(seed=0, task=said | {"metadata": sample.metadata})
         return await rewards.worth(args, sample)
-
-
-class _NoTasks:
-    """In the place of slime's source of training data, which an evaluation may not use up."""
-
-    def get_samples(self, num_samples: int) -> Any:
-        raise self._none()
-
-    def add_samples(self, samples: Any) -> None:
-        raise self._none()
-
-    def __len__(self) -> int:
-        raise self._none()
-
-    def _none(self) -> EnvError:
-        return EnvError(
-            "data_source gives an evaluation nothing: its tasks are those of training; read the "
-            "files of args.eval_datasets"
-        )

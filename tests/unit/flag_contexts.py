@@ -144,6 +144,7 @@ OTHER: dict[str, str] = {
     "rollout_sample_hook_path": f"{__name__}:see",
     "custom_rollout_log_function_path": f"{__name__}:log_rollouts",
     "custom_eval_rollout_log_function_path": f"{__name__}:log_evaluation",
+    "rollout_all_samples_process_path": f"{__name__}:see_all",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -275,6 +276,9 @@ def log_rollouts(
 
 
 def log_evaluation(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> None: ...
+
+
+def see_all(args: Any, all_samples: Any, data_source: Any) -> None: ...
 
 
 class Doubled(Algorithm):

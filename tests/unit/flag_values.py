@@ -94,6 +94,7 @@ VALUES: dict[str, str] = {
     "rollout_sample_filter_path": "mine:select",
     "custom_rollout_log_function_path": "mine:log",
     "custom_eval_rollout_log_function_path": "mine:log",
+    "rollout_all_samples_process_path": "mine:see",
     "kl_coef": "0.1",
     "opd_kl_coef": "0.5",
     "gamma": "0.9",

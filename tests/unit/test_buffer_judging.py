@@ -2,6 +2,7 @@
 
 import pytest
 
+from agentrl.bounds import MAX_ANSWERS_CHARS
 from agentrl.types import Fate, Outcome
 from agentrl.wire.messages import Judge, PeerLost, Refused, TaskCredit, Verdict
 from tests.unit.buffer_bench import bench
@@ -92,3 +93,52 @@ def test_a_filtered_group_returns_its_charge_at_once() -> None:
     b.judge_all("w0.1", keep=False)
     assert b.core.state.charged == 0
     assert b.core.state.fates == {Fate.FILTERED: 4}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_driver_is_told_of_each_judged_group_where_it_wants_to_be(keep: bool) -> None:
+    for tells in (True, False):
+        b = bench(tells_judged=tells)
+        b.offer(1, row={"input": "2+2"}, part="sums")
+        for episode in b.assigned("w0.1"):
+            b.finish("w0.1", episode.id, answer=f"answer {episode.id.index}")
+        b.judge_all("w0.1", keep=keep)
+        told = b.told("judged")
+        assert len(told) == tells
+        for group in told:
+            assert (group["mint"], group["kept"]) == (1, keep)
+            assert (group["task"].row, group["task"].part) == ({"input": "2+2"}, "sums")
+            found = [(each.index, each.reward, each.answer) for each in group["episodes"]]
+            assert found == [(0, 0.0, "answer 0"), (1, 1.0, "answer 1")]
+
+
+def test_a_group_whose_judge_failed_is_not_told_as_judged() -> None:
+    b = bench(tells_judged=True)
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id)
+    b.say("w0.1", Verdict("00000001", error="the judge raised"))
+    assert not b.told("judged")
+
+
+def test_a_group_that_is_dropped_without_rewards_is_told_with_its_own() -> None:
+    b = bench(tells_judged=True)
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id, reward=0.25)
+    b.say("w0.1", Verdict("00000001", [], keep=False, reason="dull"))
+    (group,) = b.told("judged")
+    assert [each.reward for each in group["episodes"]] == [0.25, 0.25]
+    assert group["reason"] == "dull"
+
+
+def test_of_long_texts_a_judged_group_has_the_end() -> None:
+    b = bench(tells_judged=True)
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id, answer="a" * MAX_ANSWERS_CHARS + "end")
+    b.judge_all("w0.1")
+    (group,) = b.told("judged")
+    texts = [each.answer for each in group["episodes"]]
+    assert sum(map(len, texts)) == MAX_ANSWERS_CHARS
+    assert all(text.endswith("aend") for text in texts)

@@ -219,6 +219,16 @@ CASES = [
         "return data['tried']['samples'][0].tokens", "a sample of an evaluation has no 'tokens'",
     ),
     Case(
+        "rollout-all-samples-process-path", "def f(args, all_samples, data_source)",
+        "from slime.observability.logging_utils import log\n"
+        "assert [s.index for group in all_samples for s in group] == [*range(8)]\n"
+        "dropped = [group for group in all_samples if not group[0].kept]\n"
+        "assert '4' in [sample.response for sample in dropped[0]]\n"
+        "log(args, {'mine/dropped': len(dropped)})",
+        "given 2 groups of 4 samples, it logged {mine/dropped: 1}",
+        "data_source.add_samples(all_samples)", "EnvError: data_source gives a function of --roll",
+    ),
+    Case(
         "custom-megatron-init-path", "def f(args)",
         "assert args.n_samples_per_prompt == 4", "called with args, without",
         "return args.no_such_flag", "; a run has Megatron's process groups by then",

@@ -1,5 +1,6 @@
 """Log functions of slime's users: what they are given, and what is taken of what they log."""
 
+import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,20 +13,24 @@ import pytest
 from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
-from agentrl.envs.slime_logs.functions import EVALUATION, MAX_FIGURES, logged
+from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, MAX_FIGURES, logged
 from agentrl.envs.slime_logs.process import MAX_LATE, AboutEvaluation, LogProcess
-from agentrl.envs.slime_logs.samples import ScoredEpisode, keys_of, samples_of, scored
+from agentrl.envs.slime_logs.samples import ScoredEpisode, judged, keys_of, samples_of, scored
 from agentrl.envs.slime_stand_in.logging_utils import log
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import Rollouts, write_rollouts
 from agentrl.telemetry.trackers.base import TrackerRow
 from agentrl.types import (
     EpisodeId,
+    EpisodeSummary,
     GroupRows,
+    JudgedGroup,
     LeaseHeader,
+    Outcome,
     PayloadRef,
     SpanKind,
     StopReason,
+    Task,
     TrajectoryMeta,
     TrajectoryRow,
 )
@@ -126,6 +131,77 @@ def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> 
     assert last.metadata == {"question": "?"}
     with pytest.raises(AttributeError, match=r"evaluation has no 'loss_mask' here: no token of"):
         first.loss_mask  # noqa: B018
+
+
+def judged_group(mint: int, *, kept: bool, part: str = "", num_episodes: int = 2) -> JudgedGroup:
+    """A group of the row above, of which the first episode was cut."""
+    stops = [StopReason.TURN_LIMIT, *[StopReason.TERMINATED] * (num_episodes - 1)]
+    episodes = [
+        EpisodeSummary(
+            index, Outcome.DONE, stop, 0.5 * index, {"reward.style": 2.0}, "4", sampled=3
+        )
+        for index, stop in enumerate(stops)
+    ]
+    return JudgedGroup(mint, Task("a", ROW, part=part), episodes, kept, "" if kept else "dull")
+
+
+def test_samples_of_judged_groups_say_which_were_kept_and_count_through_the_run() -> None:
+    config = RunConfig(
+        input_key="question", label_key="answer", reward_key="right", n_samples_per_prompt=2
+    )
+    dropped, kept = judged([judged_group(7, kept=True), judged_group(3, kept=False)], config)
+    assert [(s.group_index, s.index) for s in (*dropped, *kept)] == [
+        (2, 4),
+        (2, 5),
+        (6, 12),
+        (6, 13),
+    ]
+    assert [(s.kept, s.reason) for s in (dropped[0], kept[0])] == [(False, "dull"), (True, "")]
+    cut, whole = kept
+    assert (whole.prompt, whole.response, whole.label) == ("2+2", "4", "4")
+    assert (whole.reward, whole.get_reward_value(config)) == ({"style": 2.0, "right": 0.5}, 0.5)
+    assert (cut.get_reward_value(config), whole.response_length) == (0.0, 3)
+    assert whole.metadata == {"reward.style": 2.0, "data_source": "sums"}
+    assert [s.status for s in kept] == [Sample.Status.TRUNCATED, Sample.Status.COMPLETED]
+    assert not whole.remove_sample
+    with pytest.raises(AttributeError, match=r"of a judged group has no 'tokens' here: no token"):
+        whole.tokens  # noqa: B018
+
+
+def test_judged_samples_of_a_mixture_have_the_label_and_the_reward_of_their_part() -> None:
+    groups = [judged_group(1, kept=True, part="sums"), judged_group(2, kept=True, part="plain")]
+    first, second = (samples[1] for samples in judged(groups, mixture()))
+    assert (first.label, first.reward) == ("4", {"style": 2.0, "right": 0.5})
+    assert (second.label, second.reward) == ("2+2", 0.5)
+
+
+def test_a_sample_without_tokens_can_be_written_as_json() -> None:
+    ((sample, _),) = judged([judged_group(1, kept=False)], RunConfig())
+    written = json.loads(json.dumps(sample.to_dict()))
+    assert (written["status"], written["response"], written["kept"]) == ("truncated", "4", False)
+    assert set(written) == set(vars(sample)) - {"_keys"}
+
+
+def test_a_function_of_all_samples_is_given_no_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    config = RunConfig(rollout_all_samples_process_path=f"{path}:f")
+    for body in ("data_source(1)", "data_source.get_samples(1)", "data_source.add_samples([])"):
+        path.write_text(f"def f(args, all_samples, data_source):\n    {body}\n")
+        found = logged(ALL_SAMPLES, config, 1, [])
+        assert found.told.startswith(f"--rollout-all-samples-process-path {path}:f: EnvError: data")
+        assert "a class of --data-source-path chooses them" in found.told
+        assert found.told.endswith(f"({path}:2)")
+
+
+def test_what_a_function_of_all_samples_returns_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from slime.observability.logging_utils import log\n"
+        "def f(args, all_samples, data_source):\n"
+        "    log(args, {'mine/groups': len(all_samples)})\n"
+        "    return True\n"
+    )
+    config = RunConfig(rollout_all_samples_process_path=f"{tmp_path / 'mine.py'}:f")
+    assert logged(ALL_SAMPLES, config, 1, [[], []]) == Logged({"mine/groups": 2.0})
 
 
 #: Where no line of the file is in the traceback.

@@ -1,5 +1,6 @@
 """Log functions, tried on a group of the first task that a worker plays (`worker`): as an
-iteration, from a file as a learner writes it, and as an evaluation."""
+iteration, from a file as a learner writes it; as an evaluation; and as two groups that were judged,
+of which one is dropped."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,19 +10,43 @@ from tempfile import TemporaryDirectory
 from agentrl.actors.report import PlayedEpisode
 from agentrl.cli.hooks.noted import shown
 from agentrl.cli.hooks.trial import HookTrial
-from agentrl.cli.hooks.worker import GROUP, SET, Bench, about, answers_to, on_bench, task_of
-from agentrl.envs.slime_logs.functions import EVALUATION, ROLLOUT, load_log, logged
+from agentrl.cli.hooks.worker import (
+    GROUP,
+    SET,
+    Bench,
+    about,
+    answers_to,
+    on_bench,
+    summary_of,
+    task_of,
+)
+from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, ROLLOUT, load_log, logged
 from agentrl.envs.slime_logs.process import decoder
-from agentrl.envs.slime_logs.samples import ScoredEpisode, keys_of, samples_of, scored
+from agentrl.envs.slime_logs.samples import ScoredEpisode, judged, keys_of, samples_of, scored
 from agentrl.errors import HookError
 from agentrl.rollout_file import Columns, Rollouts, write_rollouts
-from agentrl.types import GroupRows, LeaseHeader, PayloadRef, Task, TrajectoryRow
+from agentrl.types import (
+    GroupRows,
+    JudgedGroup,
+    LeaseHeader,
+    PayloadRef,
+    Task,
+    TrajectoryRow,
+)
 from agentrl.wire.messages import Logged
 
-__all__ = ["evaluation", "load_evaluation", "load_rollouts", "rollouts"]
+__all__ = [
+    "all_samples",
+    "evaluation",
+    "load_all_samples",
+    "load_evaluation",
+    "load_rollouts",
+    "rollouts",
+]
 
 load_rollouts = partial(load_log, ROLLOUT)
 load_evaluation = partial(load_log, EVALUATION)
+load_all_samples = partial(load_log, ALL_SAMPLES)
 
 
 def rollouts(trial: HookTrial) -> Iterator[str]:
@@ -53,6 +78,16 @@ def evaluation(trial: HookTrial) -> Iterator[str]:
     data = {SET: scored([task.row], keys_of(trial.config), episodes)}
     found = logged(EVALUATION, trial.config, 1, data)
     yield from _told(found, task, f"a set of {len(episodes)} samples", "eval/*")
+
+
+def all_samples(trial: HookTrial) -> Iterator[str]:
+    """Have it see a group that is kept, and the same one dropped. Raises HookError for what a run
+    would tell."""
+    task, played = _played(trial, None)
+    episodes = [summary_of(each.report) for each in played]
+    groups = [JudgedGroup(1, task, episodes, True), JudgedGroup(2, task, episodes, False, "tried")]
+    found = logged(ALL_SAMPLES, trial.config, 1, judged(groups, trial.config))
+    yield from _told(found, task, f"2 groups of {len(episodes)} samples", "")
 
 
 def _played(trial: HookTrial, evaluation: str | None) -> tuple[Task, list[PlayedEpisode]]:

@@ -254,6 +254,15 @@ HOOKS = {
             tries="agentrl.cli.hooks.logs:evaluation",
         ),
         Hook(
+            name="rollout-all-samples-process-path",
+            kind="agentrl.envs.slime_logs.functions:KINDS/rollout_all_samples_process_path",
+            loads="agentrl.cli.hooks.logs:load_all_samples",
+            called="once for each lease, with all groups that were judged since the one before, "
+            "those that a filter dropped too, in a process of its own",
+            returns="nothing",
+            tries="agentrl.cli.hooks.logs:all_samples",
+        ),
+        Hook(
             name="custom-megatron-init-path",
             kind="agentrl.learner.hooks:KINDS/custom_megatron_init_path",
             called="once by every rank of the learner, before its models are built",

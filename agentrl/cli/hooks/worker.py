@@ -49,6 +49,7 @@ __all__ = [
     "on_bench",
     "reward",
     "rollout",
+    "summary_of",
     "task_of",
 ]
 
@@ -242,7 +243,7 @@ class Bench:
         """A group of such episodes. Raises EnvError where it has none, FilterError if that is for
         its filter."""
         reports = [await self.play(task, answer, index) for index, answer in enumerate(answers)]
-        order = Judge(GROUP, task, [_summary(report) for report in reports])
+        order = Judge(GROUP, task, [summary_of(report) for report in reports])
         verdict = await self.worker.verdict(order)
         if verdict.error is not None:
             raised = FilterError if verdict.rewards else EnvError
@@ -250,7 +251,8 @@ class Bench:
         return verdict
 
 
-def _summary(report: EpisodeReport) -> EpisodeSummary:
+def summary_of(report: EpisodeReport) -> EpisodeSummary:
+    """What a judge sees of an episode."""
     return EpisodeSummary(
         index=report.id.index,
         outcome=report.outcome,

@@ -47,3 +47,14 @@ class LoggingFlags(HookFlags, frozen=True, kw_only=True):
             halves=ENGINES,
         ),
     ] = None
+    rollout_all_samples_process_path: Annotated[
+        str | None,
+        _flag(
+            "Function that sees the samples of each iteration, those of groups that "
+            "--dynamic-sampling-filter-path drops too, and changes none; called as fn(args, "
+            f"all_samples, data_source), with a list of samples for each group: {_PLACE}",
+            modes=POLICY,
+            needs="own_samples",
+            halves=ENGINES,
+        ),
+    ] = None

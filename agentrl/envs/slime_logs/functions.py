@@ -2,6 +2,7 @@
 
     log(rollout_id, args, samples, rollout_extra_metrics, rollout_time) -> bool
     log(rollout_id, args, data, extra_metrics) -> bool
+    log(args, all_samples, data_source)                     what it returns is not read
 
 Figures of an iteration, or an evaluation, are what the function hands to slime's `log`, and what it
 adds to the extra metrics. Where it returns True they stand alone before trackers. What is no finite
@@ -14,21 +15,28 @@ from typing import Any
 
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
+from agentrl.envs.no_tasks import NoTasks
 from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.logging_utils import taking
-from agentrl.errors import AgentRLError
+from agentrl.errors import ConfigError
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 from agentrl.wire.messages import Logged
 
-__all__ = ["EVALUATION", "KINDS", "ROLLOUT", "load_log", "logged"]
+__all__ = ["ALL_SAMPLES", "EVALUATION", "KINDS", "ROLLOUT", "load_log", "logged"]
 
 ROLLOUT = "custom_rollout_log_function_path"
 EVALUATION = "custom_eval_rollout_log_function_path"
+ALL_SAMPLES = "rollout_all_samples_process_path"
 #: Figures of one call, and characters of a name: all travel in one message.
 MAX_FIGURES, MAX_NAME = 4096, 256
 #: Axes, which are known.
 _STEPS = ("rollout/step", "eval/step", "train/step")
+#: A function of all samples is called while the run mints its tasks by itself.
+_NO_TASKS = NoTasks(
+    "data_source gives a function of --rollout-all-samples-process-path nothing, and takes nothing "
+    "back: tasks are given out ahead of it; a class of --data-source-path chooses them"
+)
 
 
 def _kind(field: str, *parameters: str) -> Kind[Callable[..., Any]]:
@@ -47,6 +55,7 @@ _EXTRA = ("samples", "rollout_extra_metrics", "rollout_time")
 KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
     ROLLOUT: _kind(ROLLOUT, "rollout_id", "args", *_EXTRA),
     EVALUATION: _kind(EVALUATION, "rollout_id", "args", "data", "extra_metrics"),
+    ALL_SAMPLES: _kind(ALL_SAMPLES, "args", "all_samples", "data_source"),
 }
 
 
@@ -58,7 +67,8 @@ def load_log(field: str, place: str) -> Callable[..., Any]:
 
 
 def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any) -> Logged:
-    """Call the function of `field` with what is `given`, an empty dict for metrics, and `more`."""
+    """Call the function of `field` with what is `given`: of an iteration or an evaluation with an
+    empty dict for metrics too, and `more`."""
     place = getattr(config, field)
     extra: dict[str, Any] = {}
     alone, told = False, ""
@@ -66,8 +76,11 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
     with taking() as taken:
         try:
             function = load_log(field, place)
-            alone = bool(function(iteration, Args(config), given, extra, *more))
-        except AgentRLError as error:
+            if field == ALL_SAMPLES:
+                function(Args(config), given, _NO_TASKS)
+            else:
+                alone = bool(function(iteration, Args(config), given, extra, *more))
+        except ConfigError as error:
             told = str(error)
         except (Exception, SystemExit) as error:
             where = f": {place_in(function)}" if function and not place_of(error) else ""

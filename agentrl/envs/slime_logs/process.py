@@ -25,14 +25,22 @@ import msgspec
 from agentrl.config.run import RunConfig
 from agentrl.config.secrets import without_secrets
 from agentrl.disk import narrow
-from agentrl.envs.slime_logs.functions import EVALUATION, KINDS, ROLLOUT, logged
-from agentrl.envs.slime_logs.samples import Keys, ScoredEpisode, keys_of, samples_of, scored
+from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, KINDS, ROLLOUT, logged
+from agentrl.envs.slime_logs.samples import (
+    Keys,
+    ScoredEpisode,
+    judged,
+    keys_of,
+    samples_of,
+    scored,
+)
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import AgentRLError
 from agentrl.trial import child_of
+from agentrl.types import JudgedGroup
 from agentrl.wire.messages import Logged
 
-__all__ = ["LIMIT_S", "AboutEvaluation", "AboutRollouts", "LogProcess"]
+__all__ = ["LIMIT_S", "AboutEvaluation", "AboutJudged", "AboutRollouts", "LogProcess"]
 
 #: Seconds that a function has, from when it is waited for.
 LIMIT_S = 60.0
@@ -61,7 +69,20 @@ class AboutEvaluation(msgspec.Struct, frozen=True, tag="evaluation"):
     keys: dict[str, Keys] = {}
 
 
-Question = AboutRollouts | AboutEvaluation
+class AboutJudged(msgspec.Struct, frozen=True, tag="judged"):
+    """The groups that were judged until the lease of an iteration was made: each a `JudgedGroup`,
+    encoded as it was told."""
+
+    iteration: int
+    groups: list[msgspec.Raw]
+
+
+Question = AboutRollouts | AboutEvaluation | AboutJudged
+_FIELDS: dict[type[Question], str] = {
+    AboutRollouts: ROLLOUT,
+    AboutEvaluation: EVALUATION,
+    AboutJudged: ALL_SAMPLES,
+}
 
 
 class LogProcess:
@@ -80,7 +101,7 @@ class LogProcess:
         """Have a function called; its `answer` must be taken before the next one. Raises OSError
         where no process can begin."""
         assert self._asked is None
-        self._field = ROLLOUT if isinstance(question, AboutRollouts) else EVALUATION
+        self._field = _FIELDS[type(question)]
         if self._num_late == MAX_LATE:
             return
         data = [msgspec.json.encode(question)]
@@ -215,6 +236,9 @@ def _given(config: RunConfig, question: Question) -> tuple[str, Any, tuple[float
         samples = samples_of(file, config, decoder(config))
         file.unlink()  # all of it is in memory
         return ROLLOUT, samples, (question.seconds,)
+    if isinstance(question, AboutJudged):
+        groups = (msgspec.json.decode(each, type=JudgedGroup) for each in question.groups)
+        return ALL_SAMPLES, judged(groups, config), ()
     usual = keys_of(config)
     sets = {
         name: scored(rows, question.keys.get(name, usual), found)

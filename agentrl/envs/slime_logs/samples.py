@@ -2,6 +2,7 @@
 
     of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for
     of an evaluation    one for each episode: the text of its last turn, and no token
+    of judged groups    the same, with whether the filter kept the group
 
 Their metadata are those of the task's row, or all of a row without any, and what the episode has
 counted. Label, prompt and reward stand where the flags of the task's part of a mixture, or of its
@@ -9,7 +10,7 @@ evaluation set, say (`Keys`). `status` is COMPLETED where the task came to its o
 TRUNCATED. A response reaches from the first token that the policy, or a demonstration, wrote.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -25,13 +26,15 @@ from agentrl.config.run import RunConfig
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import read_columns, read_rollouts
-from agentrl.types import GroupRows, SpanKind, StopReason, TrajectoryRow
+from agentrl.types import GroupRows, JudgedGroup, SpanKind, StopReason, TrajectoryRow
 
 __all__ = [
+    "JudgedSample",
     "Keys",
     "LoggedSample",
     "ScoredEpisode",
     "ScoredSample",
+    "judged",
     "keys_of",
     "samples_of",
     "scored",
@@ -117,17 +120,23 @@ class LoggedSample(Sample):
 def samples_of(path: Path, config: RunConfig, decode: Decode) -> list[LoggedSample]:
     """Those of a lease that lies in a file. Raises DataError for one that is damaged."""
     lease = read_rollouts(path).lease
-    usual, parts = keys_of(config), {part.name: keys_of(part.config) for part in parts_of(config)}
+    keys_in = _keys_of_parts(config)
     episodes = count()
     found = []
     with path.open("rb") as file:
         for place, group in enumerate(lease.groups):
-            keys = parts.get(group.part, usual)
+            keys = keys_in(group.part)
             known = dict(_known(group, keys, place, episodes))
             for row in group.trajectories:
                 columns = _columns(row, read_columns(file, row))
                 found.append(LoggedSample(columns, decode, keys, **known[row.episode]))
     return found
+
+
+def _keys_of_parts(config: RunConfig) -> Callable[[str], Keys]:
+    """The keys of a task, by the name of its part."""
+    usual, parts = keys_of(config), {part.name: keys_of(part.config) for part in parts_of(config)}
+    return lambda part: parts.get(part, usual)
 
 
 def _known(
@@ -201,6 +210,7 @@ class ScoredSample:
     row of its task has them; `response_length`: sampled tokens over all turns."""
 
     Status = Sample.Status
+    _of = "an evaluation"
 
     def __init__(self, row: dict[str, Any], keys: Keys, place: int, episode: ScoredEpisode):
         self._keys = keys
@@ -212,13 +222,20 @@ class ScoredSample:
         vars(self).update(_facts(row, keys, episode.reward, episode.metrics, episode.stop_reason))
 
     def get_reward_value(self, args: Any) -> Any:
-        """The score."""
+        """The number of the reward that counts."""
         return _trained(self.reward, self._keys)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that it has by name, the status as a word."""
+        return self._own() | {"status": self.status.value}
+
+    def _own(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_keys"}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"a sample of an evaluation has no {name!r} here: no token of one is kept, and it has "
-            f"{', '.join(sorted(vars(self)))} alone"
+            f"a sample of {self._of} has no {name!r} here: no token of one is told, and it has "
+            f"{', '.join(sorted(self._own()))} alone"
         )
 
 
@@ -235,3 +252,38 @@ def scored(
             for place, episode in enumerate(ordered)
         ],
     }
+
+
+class JudgedSample(ScoredSample):
+    """An episode of a judged group: as one of an evaluation, with its trained reward. `kept`:
+    whether the filter kept its group; `reason`: what it said. `group_index` and `index` count from
+    the first group of the run."""
+
+    _of = "a judged group"
+
+    def __init__(self, group: JudgedGroup, keys: Keys, index: int, episode: ScoredEpisode) -> None:
+        super().__init__(group.task.row, keys, index, episode)
+        self.kept, self.reason = group.kept, group.reason
+
+
+def judged(groups: Iterable[JudgedGroup], config: RunConfig) -> list[list[JudgedSample]]:
+    """The samples of each group, in the order in which the run began the groups."""
+    keys_in = _keys_of_parts(config)
+    found = []
+    for group in sorted(groups, key=lambda group: group.mint):
+        keys, place = keys_in(group.task.part), group.mint - 1
+        first = place * config.n_samples_per_prompt
+        episodes = [
+            ScoredEpisode(
+                task=place,
+                index=each.index,
+                reward=each.reward,
+                stop_reason=each.stop_reason,
+                num_sampled=each.sampled,
+                answer=each.answer,
+                metrics=each.metrics,
+            )
+            for each in group.episodes
+        ]
+        found.append([JudgedSample(group, keys, first + each.index, each) for each in episodes])
+    return found

@@ -16,8 +16,9 @@ def log(args: Any, metrics: Mapping[str, Any], step_key: str | None = None) -> N
     del args
     if _taken is None:
         raise RuntimeError(
-            "log() is read within the functions of --custom-rollout-log-function-path and "
-            "--custom-eval-rollout-log-function-path; give their flag, or leave it out here"
+            "log() is read within the functions of --custom-rollout-log-function-path, "
+            "--custom-eval-rollout-log-function-path and --rollout-all-samples-process-path; give "
+            "their flag, or leave it out here"
         )
     _taken.append({name: value for name, value in metrics.items() if name != step_key})
 
