@@ -100,10 +100,6 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
         own way. `services`: the address of each process."""
         named, parts = services_of_run(config, sets), parts_of(config)
         calls = config.eval_function_path is not None
-        readers = (
-            config.custom_eval_rollout_log_function_path,
-            config.rollout_all_samples_process_path,
-        )
 
         def way(of: RunConfig, names: dict[str, str]) -> WaySettings:
             addresses = {name: services[process] for name, process in names.items()}
@@ -116,7 +112,7 @@ class WorkerSettings(WaySettings, frozen=True, kw_only=True):
             chat_format=chat_format_of(config, model_dir),
             max_concurrent_episodes=config.max_concurrent_episodes,
             filter_path=config.dynamic_sampling_filter_path,
-            reports_answers=any(readers),
+            reports_answers=_answers_are_read(config),
             evaluations={
                 one.name: way(one.config, names)
                 for one, names in zip(sets, named.of_sets, strict=True)
@@ -172,6 +168,12 @@ def _flags_of(config: RunConfig, model_dir: Path) -> RunConfig | None:
     if not has_filter and config.env_args.keys().isdisjoint(_FUNCTIONS):
         return None
     return msgspec.structs.replace(config, hf_checkpoint=str(model_dir))
+
+
+def _answers_are_read(config: RunConfig) -> bool:
+    """Whether a function of the user's is shown what episodes said, beside a filter."""
+    of_training = config.mode == "policy" and config.rollout_all_samples_process_path is not None
+    return of_training or config.custom_eval_rollout_log_function_path is not None
 
 
 def _limits(config: RunConfig, max_context: int) -> Limits:
