@@ -96,7 +96,6 @@ def test_a_global_batch_that_cuts_groups_is_explained_as_it_is_refused() -> None
         ("--eval-function-path slime.rollout.x.f", "agentrl has no such function of slime's"),
         ("--buffer-filter-path mine.choose", "mine.choose: it chooses among samples that were giv"),
         ("--rollout-all-samples-process-path m.f", "-path is given every group with its rewards"),
-        ("--custom-convert-samples-to-train-data-path m.f", "leaves samples out, --rollout-data-p"),
         ("--debug-train-only", "a policy is trained on what engines sample"),
     ],
 )

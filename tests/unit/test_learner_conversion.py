@@ -1,6 +1,6 @@
 """What a function of the user's makes of the samples of a lease, and what it may not make of it."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.algorithms.load import load_algorithm, shown_algorithm
+from agentrl.algorithms.load import check_algorithm, load_algorithm, shown_algorithm
 from agentrl.columns import Column
+from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
-from agentrl.errors import HookError
+from agentrl.errors import ConfigError, HookError
 from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import IterationResult, train_lease
 from agentrl.learner.metrics import train_metrics
 from agentrl.learner.rows import Trajectory
-from agentrl.types import TrajectoryRow
+from agentrl.types import EpisodeId, GroupRows, TrajectoryRow
 from tests.parity.golden import Batch, lineage
 from tests.parity.test_estimators import Watched
 
@@ -55,9 +56,15 @@ def slimes(args: Any, samples: Any) -> dict[str, Any]:
     return data
 
 
-def by_the_mean(args: Any, samples: Any) -> Any:
-    """For `--custom-reward-post-process-path`: the rewards of `slimes`, of episodes."""
-    raise NotImplementedError
+def by_the_mean(groups: Sequence[GroupRows]) -> list[list[float]]:
+    """For `--custom-reward-post-process-path`: the rewards of `slimes`, where each segment counts
+    in the mean of its group."""
+    found = []
+    for group in groups:
+        rewards = dict(zip(group.episodes, group.rewards, strict=True))
+        mean = sum(rewards[row.episode] for row in group.trajectories) / len(group.trajectories)
+        found.append([reward - mean for reward in group.rewards])
+    return found
 
 
 def noted(args: Any, samples: Any) -> dict[str, Any]:
@@ -70,6 +77,11 @@ def best_of_each(args: Any, groups: Any) -> None:
         max(group, key=lambda sample: sample.reward).remove_sample = True
 
 
+def of(name: str) -> dict[str, Any]:
+    """The flag with that function of this file."""
+    return {FLAG: f"{__name__}:{name}"}
+
+
 def train(cfg: RunConfig, batch: Batch | None = None) -> tuple[Batch, Any, IterationResult]:
     batch, backend = batch or Batch(2), Watched(2)
     parts = (batch.header, load_algorithm(cfg), backend, lineage(), batch.fetch)
@@ -79,7 +91,8 @@ def train(cfg: RunConfig, batch: Batch | None = None) -> tuple[Batch, Any, Itera
 def written(folder: Path, body: str, **flags: Any) -> RunConfig:
     """A run with a function of that body, which begins from `data`: what is all there."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    (folder / "mine.py").write_text(
+    file = folder / f"mine{len([*folder.iterdir()])}.py"
+    file.write_text(
         "import torch\n\n"
         "def mine(args, samples):\n"
         "    data = {\n"
@@ -92,7 +105,8 @@ def written(folder: Path, body: str, **flags: Any) -> RunConfig:
         "    }\n"
         f"{lines}    return data\n"
     )
-    return RunConfig(max_staleness=8, **{FLAG: f"{folder}/mine.py"}, **flags)
+    own: dict[str, Any] = {FLAG: str(file)}
+    return RunConfig(max_staleness=8, **own, **flags)
 
 
 def gradients(backend: Any) -> dict[bytes, Any]:
@@ -100,9 +114,14 @@ def gradients(backend: Any) -> dict[bytes, Any]:
     return found
 
 
-ALL_BUT = (
-    "data = {key: [v for i, v in zip(data['sample_indices'], data[key]) if %s] for key in data}"
-)
+def gathered(batch: Batch, episodes: Iterable[EpisodeId], segments: Container[int]) -> set[bytes]:
+    """The tokens of such segments of these episodes."""
+    wanted = set(episodes)
+    return {
+        one.tokens_L.tobytes()
+        for one in batch.rows.values()
+        if one.row.episode in wanted and one.row.meta.segment in segments
+    }
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "ppo", "reinforce_plus_plus", "opob"])
@@ -117,35 +136,25 @@ def test_rewards_are_trained_as_those_of_a_reward_post_process(
         tmp_path, "data['rewards'] = [2.0 * s.reward - s.index for s in samples]", **flags
     )
     _, converted, after = train(cfg)
-    post = {"custom_reward_post_process_path": f"{tmp_path}/post.py", "max_staleness": 8}
-    _, processed, before = train(RunConfig(**post, **flags))  # type: ignore[arg-type]
+    post: dict[str, Any] = {"custom_reward_post_process_path": f"{tmp_path}/post.py"}
+    _, processed, before = train(RunConfig(max_staleness=8, **post, **flags))
     assert torch.equal(converted.table, processed.table)
     assert torch.equal(converted.values, processed.values)
     assert (after.counts, after.max_trained_age) == (before.counts, before.max_trained_age)
 
 
-def test_a_function_as_slimes_users_write_it_trains_its_rewards(tmp_path: Path) -> None:
-    _, plain, _ = train(
-        RunConfig(max_staleness=8, advantage_estimator="grpo", grpo_std_normalization=False)
-    )
-    batch, found, result = train(RunConfig(max_staleness=8, **{FLAG: f"{__name__}:slimes"}))
-    means = {group.group: float(np.mean(group.rewards)) for group in batch.header.groups}
-    assert result.num_filtered == 0
-    # Segments count in its mean of a group, and episodes in ours: the two agree where each has one.
-    alone = [g for g in batch.header.groups if len(g.trajectories) == len(g.episodes)]
-    assert alone
-    for row in (row for group in alone for row in group.trajectories):
-        tokens = batch.rows[row.payload.offset].tokens_L.tobytes()
-        if tokens in gradients(plain):
-            np.testing.assert_allclose(
-                gradients(found)[tokens], gradients(plain)[tokens], atol=1e-7
-            )
-    assert means
+def test_a_function_as_slimes_users_write_it_trains_its_rewards() -> None:
+    _, converted, after = train(RunConfig(max_staleness=8, **of("slimes")))
+    post: dict[str, Any] = {"custom_reward_post_process_path": f"{__name__}:by_the_mean"}
+    _, processed, before = train(RunConfig(max_staleness=8, **post))
+    assert torch.equal(converted.table, processed.table)
+    assert after.counts == before.counts
+    assert after.num_filtered == 0
 
 
 def test_it_is_called_once_with_whole_samples_in_order() -> None:
     SEEN.clear()
-    cfg = RunConfig(max_staleness=8, **{FLAG: f"{__name__}:noted"})
+    cfg = RunConfig(max_staleness=8, **of("noted"))
     batch, _, _ = train(cfg)
     (samples,) = SEEN
     rows = [row for group in batch.header.groups for row in group.trajectories]
@@ -167,10 +176,14 @@ def test_samples_that_it_leaves_out_are_not_trained_and_stay_in_the_denominator(
     tmp_path: Path,
 ) -> None:
     batch, every, _ = train(written(tmp_path, ""))
-    _, some, result = train(written(tmp_path, ALL_BUT % "i % 3"))
-    episodes = [episode for group in batch.header.groups for episode in group.episodes]
-    left_out = set(episodes[::3])
-    gone = {one.tokens_L.tobytes() for one in batch.rows.values() if one.row.episode in left_out}
+    two_of_three = (
+        "pairs = [*zip(data['sample_indices'], range(len(samples)))]\n"
+        "for key in data:\n"
+        "    data[key] = [data[key][place] for index, place in pairs if index % 3]"
+    )
+    _, some, result = train(written(tmp_path, two_of_three))
+    left_out = [episode for group in batch.header.groups for episode in group.episodes][::3]
+    gone = gathered(batch, left_out, range(2))
     assert gradients(every).keys() & gone
     assert gradients(some).keys() == gradients(every).keys() - gone
     for tokens, gradient in gradients(some).items():
@@ -192,13 +205,7 @@ def test_a_segment_that_it_leaves_out_is_not_trained_and_the_others_are(tmp_path
     )
     _, some, result = train(written(tmp_path, drop))
     rows = [row for group in batch.header.groups for row in group.trajectories]
-    later = {row.episode for row in rows if row.meta.segment}
-    gone = {
-        batch.rows[row.payload.offset].tokens_L.tobytes()
-        for row in rows
-        if row.episode in later and row.meta.segment == 0
-    }
-    assert gone
+    gone = gathered(batch, (row.episode for row in rows if row.meta.segment), [0])
     assert result.num_filtered == 0
     for tokens, before in gradients(every).items():
         after = gradients(some).get(tokens, np.zeros_like(before))
@@ -245,7 +252,7 @@ def test_samples_that_a_filter_removed_say_so_and_are_not_trained() -> None:
         "rollout_sample_filter_path": f"{__name__}:best_of_each",
         "max_staleness": 8,
     }
-    batch, _, result = train(RunConfig(**filtered, **{FLAG: f"{__name__}:noted"}))
+    batch, _, result = train(RunConfig(**filtered, **of("noted")))
     (samples,) = SEEN
     removed = {sample.index for sample in samples if sample.remove_sample}
     assert len(removed) == result.num_filtered == len(batch.header.groups)
@@ -265,7 +272,7 @@ def test_a_damaged_sample_is_not_given_and_is_counted_as_in_other_runs() -> None
     SEEN.clear()
     plain = RunConfig(max_staleness=8, disable_rewards_normalization=True)
     _, _, before = train(plain, Damaged(2))
-    _, _, after = train(RunConfig(max_staleness=8, **{FLAG: f"{__name__}:noted"}), Damaged(2))
+    _, _, after = train(RunConfig(max_staleness=8, **of("noted")), Damaged(2))
     assert len(SEEN[0]) == len(Batch(2).rows) - 1
     assert before.counts.num_missing == 1
     assert after.counts == before.counts
@@ -287,6 +294,14 @@ def test_keys_that_nothing_reads_are_told_once(
     ]
 
 
+#: Leaves out one segment of two, and says no tokens.
+TORN = """\
+seen = data['sample_indices']
+place = next(place for place, index in enumerate(seen) if seen.count(index) > 1)
+for key in data:
+    del data[key][place]
+data = {key: data[key] for key in ('rewards', 'sample_indices')}
+"""
 FAULTS = {
     "no dict": ("data = [1]", r"it returned a list; a dict is wanted"),
     "no rewards": ("del data['rewards']", r'its dict has no "rewards": a number for each sample'),
@@ -305,8 +320,7 @@ FAULTS = {
     ),
     "more tokens": (
         "data['tokens'][0].append(1)",
-        r'"tokens"\[0\] \(sample 0, episode g1/0#0\) has the shape \(\d+,\); \(\d+,\) is wanted, '
-        r"a number for each token",
+        r'"tokens"\[0\] \(sample 0, episode g1/0#0\) has the shape \(\d+,\); \(\d+,\) is wanted',
     ),
     "another length": (
         "data['response_lengths'][1] = 1000",
@@ -349,12 +363,8 @@ FAULTS = {
         r'it returned \d+ of \d+ samples: say which by "sample_indices"',
     ),
     "a segment of two without tokens": (
-        "seen = data['sample_indices']\n"
-        "twice = next(i for i in seen if seen.count(i) > 1)\n"
-        "place = seen.index(twice)\n"
-        "data = {k: data[k][:place] + data[k][place + 1:] for k in ('rewards', 'sample_indices')}",
-        r"it returned some of the samples of index \d+, which are the segments of episode g\d/\d#0: "
-        r'return "tokens" too',
+        TORN,
+        r"it returned some of the samples of index \d+, which are the segments of episode g\d/\d#0",
     ),
 }
 
@@ -364,8 +374,8 @@ def test_what_is_no_answer_is_told_with_function_sample_and_position(
     fault: str, tmp_path: Path
 ) -> None:
     body, said = FAULTS[fault]
-    place = r"--custom-convert-samples-to-train-data-path \S+mine\.py"
-    with pytest.raises(HookError, match=rf"^{place}: {said}.*: mine \(.*mine\.py:3\)$"):
+    place = r"--custom-convert-samples-to-train-data-path \S+mine0\.py"
+    with pytest.raises(HookError, match=rf"^{place}: {said}.*: mine \(.*mine0\.py:3\)$"):
         train(written(tmp_path, body))
 
 
@@ -377,4 +387,23 @@ def test_tokens_that_it_changes_in_place_are_not_forged(tmp_path: Path) -> None:
 
 
 def test_a_view_does_not_run_it() -> None:
-    assert shown_algorithm(RunConfig(**{FLAG: "mine:mine"})) is None  # type: ignore[arg-type]
+    assert shown_algorithm(RunConfig(**of("noted"))) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--custom-reward-post-process-path mine:post", "what episodes earned as well; call that"),
+        ("--disable-rewards-normalization", "give one of these alone"),
+        ("--loss-type sft_loss --prompt-data rows.jsonl", "sft_loss imitates dialogues"),
+    ],
+)
+def test_flags_beside_which_it_means_nothing_are_refused(flags: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(["--custom-convert-samples-to-train-data-path", "mine:f", *flags.split()], "train")
+
+
+def test_rewards_by_turn_are_refused_beside_it() -> None:
+    cfg = RunConfig(reward_level="turn", **of("noted"))
+    with pytest.raises(ConfigError, match="--reward-level turn: .* does not know of turns"):
+        check_algorithm(cfg)
