@@ -405,5 +405,5 @@ def test_flags_beside_which_it_means_nothing_are_refused(flags: str, said: str) 
 
 def test_rewards_by_turn_are_refused_beside_it() -> None:
     cfg = RunConfig(reward_level="turn", **of("noted"))
-    with pytest.raises(ConfigError, match="--reward-level turn: .* does not know of turns"):
+    with pytest.raises(ConfigError, match=r"--reward-level turn: .* does not know of turns"):
         check_algorithm(cfg)
