@@ -9,7 +9,9 @@ import torch
 
 from agentrl.errors import HookError, PeerLostError
 from agentrl.wire.messages import Stepped
+from tests.collectives import Threads
 from tests.integration.learner_world import World, learn
+from tests.integration.toy_backend import ToyBackend
 
 #: Of each call, how many samples it was given.
 CALLS: list[int] = []
@@ -53,6 +55,20 @@ def fails_in_the_second(args: Any, samples: Any) -> dict[str, Any]:
     return {"rewards": [sample.reward for sample in samples]}
 
 
+class SameRows(ToyBackend):
+    """Ranks that train on the same rows: of each fetch, one of them asks."""
+
+    number = 0
+
+    def __init__(self, group: Threads, rank: int) -> None:
+        super().__init__(group, rank)
+        self.data_parallel_rank, self.data_parallel_size = 0, 1
+        self.replica, self._rank = self, rank
+
+    def gather(self, value: Any) -> list[Any]:
+        return self._threads.gather(self._rank, value)
+
+
 ITERATIONS = count(1)
 CONVERTED: dict[str, Any] = {
     "custom_convert_samples_to_train_data_path": f"{__name__}:against_the_mean",
@@ -75,6 +91,13 @@ def test_ranks_train_what_one_would_and_one_of_them_calls_it() -> None:
         assert step.metrics["rollout/num_filtered_samples"] == 2
         # Of the six tokens that each of six samples has sampled, three are trained.
         assert step.metrics["train/masked_token_share"] == pytest.approx(0.5)
+
+
+def test_of_ranks_that_share_their_rows_one_fetches_the_lease_for_it() -> None:
+    CALLS.clear()
+    _, (one, other) = learn(World([2] * 2), num_ranks=2, backend_class=SameRows, **CONVERTED)
+    assert CALLS == [8] * 2
+    assert torch.equal(one.table, other.table)
 
 
 def test_a_learner_that_died_calls_it_again_and_goes_on_as_if_nothing_had_happened(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from agentrl.algorithms.load import check_algorithm, load_algorithm, shown_algorithm
+from agentrl.buffer.settings import BufferSettings
 from agentrl.columns import Column
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
@@ -17,7 +18,7 @@ from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import IterationResult, train_lease
 from agentrl.learner.metrics import train_metrics
 from agentrl.learner.rows import Trajectory
-from agentrl.types import EpisodeId, GroupRows, TrajectoryRow
+from agentrl.types import EpisodeId, GroupRows, SamplingParams, TrajectoryRow
 from tests.parity.golden import Batch, lineage
 from tests.parity.test_estimators import Watched
 
@@ -407,3 +408,11 @@ def test_rewards_by_turn_are_refused_beside_it() -> None:
     cfg = RunConfig(reward_level="turn", **of("noted"))
     with pytest.raises(ConfigError, match=r"--reward-level turn: .* does not know of turns"):
         check_algorithm(cfg)
+
+
+def test_leases_tell_the_rows_of_their_tasks_for_it() -> None:
+    settings = [
+        BufferSettings.from_config(RunConfig(**flags), "ipc://nowhere", SamplingParams())
+        for flags in ({}, of("noted"))
+    ]
+    assert [each.tells_rows for each in settings] == [False, True]
