@@ -78,10 +78,14 @@ CONVERTED: dict[str, Any] = {
 
 def test_ranks_train_what_one_would_and_one_of_them_calls_it() -> None:
     CALLS.clear()
-    _, (alone,) = learn(World([2] * 4, lag=1), **CONVERTED)
+    flags: dict[str, Any] = {
+        "custom_convert_samples_to_train_data_path": f"{__name__}:against_the_mean",
+        "n_samples_per_prompt": 4,
+    }
+    _, (alone,) = learn(World([2] * 4, lag=1), **flags)
     assert CALLS == [8] * 4
     world = World([2] * 4, lag=1)
-    _, (one, other) = learn(world, num_ranks=2, **CONVERTED)
+    _, (one, other) = learn(world, num_ranks=2, **flags)
     assert CALLS == [8] * 8
     _, (usual,) = learn(World([2] * 4, lag=1))
     assert torch.equal(one.table, other.table)
