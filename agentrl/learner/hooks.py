@@ -1,4 +1,4 @@
-"""Functions of the user's that every rank of the learner calls, in slime's signatures.
+"""Functions of the user's that ranks of the learner call, in slime's signatures.
 
     process groups -> INIT -> models are built
     a lease -> SAMPLE_FILTER -> CONVERT, by the source rank -> plan -> [BEFORE_LOG_PROB -> pass]
