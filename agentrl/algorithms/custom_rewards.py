@@ -26,7 +26,7 @@ from agentrl.errors import HookError
 from agentrl.types import GroupRows, LeaseHeader
 from agentrl.user_code import Kind, Signature, hook, place_in
 
-__all__ = ["REWARDS", "with_rewards"]
+__all__ = ["REWARDS", "of_the_lease", "with_rewards"]
 
 _Function = Callable[[RunConfig, Sequence[GroupRows]], Any]
 
@@ -34,6 +34,12 @@ _Function = Callable[[RunConfig, Sequence[GroupRows]], Any]
 def nothing(groups: Sequence[GroupRows]) -> list[list[float]]:
     """No episode earned anything, for scripts that name slime's function beside its teacher."""
     return [[0.0] * len(group.rewards) for group in groups]
+
+
+def of_the_lease(cfg: RunConfig, groups: Sequence[GroupRows]) -> list[list[float]]:
+    """The rewards that the lease has when an iteration begins: the learner has put those of
+    `--custom-convert-samples-to-train-data-path` there."""
+    return [group.rewards for group in groups]
 
 
 REWARDS: Kind[_Function] = hook(

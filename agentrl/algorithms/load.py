@@ -22,7 +22,7 @@ from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.correction import CORRECTIONS
 from agentrl.algorithms.custom import LOSSES, with_loss
 from agentrl.algorithms.custom_advantages import ADVANTAGES, with_advantages
-from agentrl.algorithms.custom_rewards import REWARDS, with_rewards
+from agentrl.algorithms.custom_rewards import REWARDS, of_the_lease, with_rewards
 from agentrl.algorithms.reducer import REDUCERS
 from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
@@ -65,6 +65,8 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
     _declare(cls)
     if cfg.custom_reward_post_process_path is not None:
         cls = with_rewards(cls, load(REWARDS, cfg.custom_reward_post_process_path))
+    if cfg.custom_convert_samples_to_train_data_path is not None:
+        cls = with_rewards(cls, of_the_lease)
     if cfg.custom_advantage_function_path is not None:
         cls = with_advantages(cls, load(ADVANTAGES, cfg.custom_advantage_function_path))
     if cfg.loss_type == "custom_loss":
@@ -109,6 +111,8 @@ def shown_algorithm(cfg: RunConfig) -> Algorithm | None:
     if cfg.custom_reward_post_process_path or cfg.custom_advantage_function_path:
         return None
     if cfg.rollout_data_postprocess_path or cfg.rollout_sample_filter_path:
+        return None
+    if cfg.custom_convert_samples_to_train_data_path:
         return None
     # neither a loss nor a correction nor a reducer gives credit
     without: dict[str, Any] = dict.fromkeys(

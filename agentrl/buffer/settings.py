@@ -116,7 +116,8 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             sampling=sampling,
             sampling_of_parts=sampling_of_parts or {},
             rollout_seed=config.rollout_seed,
-            tells_rows=config.custom_rollout_log_function_path is not None,
+            tells_rows=config.custom_rollout_log_function_path is not None
+            or config.custom_convert_samples_to_train_data_path is not None,
             tells_judged=config.rollout_all_samples_process_path is not None,
         )
 

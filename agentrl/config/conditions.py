@@ -74,6 +74,14 @@ def _has_reward(config: RunConfig) -> bool:
     return config.env in ROW_ENVS and not config.env_args.keys().isdisjoint(("reward", "rm_type"))
 
 
+def _has_reward_function(config: RunConfig) -> bool:
+    """Whether a function of the user's says what episodes earned."""
+    return (
+        config.custom_reward_post_process_path is not None
+        or config.custom_convert_samples_to_train_data_path is not None
+    )
+
+
 def _is_evaluated(config: RunConfig) -> bool:
     """Whether there are evaluation sets that no environment brings."""
     return config.names_eval_sets or config.eval_function_path is not None
@@ -308,18 +316,22 @@ CONDITIONS = {
         "leave this out",
     ),
     "group_rewards": Condition(
-        lambda config: config.custom_reward_post_process_path is None,
-        "--custom-reward-post-process-path says what episodes earned, in place of that; give one "
-        "of the two",
+        lambda config: not _has_reward_function(config),
+        "--custom-reward-post-process-path, or --custom-convert-samples-to-train-data-path, says "
+        "what episodes earned, in place of that; give one of these alone",
     ),
     "group_statistics": Condition(
         lambda config: (
-            not config.disable_rewards_normalization
-            and config.custom_reward_post_process_path is None
+            not config.disable_rewards_normalization and not _has_reward_function(config)
         ),
         "--disable-rewards-normalization takes rewards as they are, and "
-        "--custom-reward-post-process-path makes of them what it likes: nothing is divided; give "
-        "one of these alone",
+        "--custom-reward-post-process-path, or --custom-convert-samples-to-train-data-path, makes "
+        "of them what it likes: nothing is divided; give one of these alone",
+    ),
+    "one_reward_function": Condition(
+        lambda config: config.custom_reward_post_process_path is None,
+        "--custom-reward-post-process-path says what episodes earned as well; call that function "
+        "in this one, and give this flag alone",
     ),
     "decay": Condition(
         lambda config: config.lr_decay_style != "constant",

@@ -34,7 +34,7 @@ from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, HookError
 from agentrl.learner.backend import StepResult
-from agentrl.learner.hooks import DATA_POSTPROCESS, SAMPLE_FILTER, LearnerHooks
+from agentrl.learner.hooks import CONVERT, DATA_POSTPROCESS, SAMPLE_FILTER, LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
 from agentrl.learner.rows import Trajectory, decode_trajectory
@@ -85,16 +85,18 @@ def trial_here(cfg: RunConfig, said: Mapping[str, str]) -> None:
         raise ConfigError(_told(cfg, text))
 
 
-def play_with_hooks(cfg: RunConfig) -> None:
-    """Train the two iterations in this process, with the functions that the learner calls. Raises
-    ConfigError for flags that no run takes, and HookError as a run does in its first iteration."""
+def play_with_hooks(cfg: RunConfig, row: Mapping[str, Any] | None = None) -> None:
+    """Train the two iterations in this process, with the functions that the learner calls. `row`:
+    of the task that all groups play. Raises ConfigError for flags that no run takes, and HookError
+    as a run does in its first iteration."""
     check_algorithm(cfg)
     small = _small(cfg)
     hooks = LearnerHooks(small)
     try:
-        _play(load_algorithm(small), hooks)
+        _play(load_algorithm(small), hooks, row)
     except _BrokenError as error:
-        said = [hooks.said(field) for field in (SAMPLE_FILTER, DATA_POSTPROCESS) if field in hooks]
+        fields = (SAMPLE_FILTER, CONVERT, DATA_POSTPROCESS)
+        said = [hooks.said(field) for field in fields if field in hooks]
         raise HookError(f"{' with '.join(said)}: {error}") from error
 
 
@@ -163,13 +165,17 @@ class _BrokenError(AgentRLError):
         self.methods = methods
 
 
-def _play(algorithm: Algorithm, hooks: LearnerHooks | None = None) -> None:
+def _play(
+    algorithm: Algorithm,
+    hooks: LearnerHooks | None = None,
+    row: Mapping[str, Any] | None = None,
+) -> None:
     bound = algorithm.cfg.staleness_bound
     leases = (bound + 3, bound + 4)
     lineage = Lineage(VersionRow(v, v - 1 if v else None, v) for v in range(leases[-1]))
     backend = _Backend(reads_all=algorithm.needs.all_labels)
     for number in leases:
-        lease = _Lease(number, max(3, algorithm.needs.min_group + 1), bound)
+        lease = _Lease(number, max(3, algorithm.needs.min_group + 1), bound, row)
         train_lease(lease.header, algorithm, backend, lineage, lease.fetch, hooks)
         for group in lease.header.groups:
             if credits_of(algorithm, group) != credits_of(algorithm, group):
@@ -282,12 +288,19 @@ class _Backend:
     def all_gather(self, value: Any) -> list[Any]:
         return [value]
 
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        assert data is not None
+        return data
+
 
 class _Lease:
     """A lease of `size` episodes a group, and the rows behind it. The first turn of each trajectory
-    is older than `bound`, so that not all that was sampled is trained."""
+    is older than `bound`, so that not all that was sampled is trained. `row`: of its task."""
 
-    def __init__(self, number: int, size: int, bound: int) -> None:
+    def __init__(
+        self, number: int, size: int, bound: int, row: Mapping[str, Any] | None = None
+    ) -> None:
+        self._row = dict(row or {})
         self._random = random.Random(number)
         self._number = number
         self._stale = number - 2 - bound
@@ -326,7 +339,8 @@ class _Lease:
         kept = [reward for _, reward in done]
         ends = [StopReason.TERMINATED, *[StopReason.CONTEXT_LIMIT] * (len(ids) - 1)]
         facts = [EpisodeFacts() for _ in ids]
-        return GroupRows(name, mint, "trial", ids, kept, [{} for _ in ids], rows, ends, facts)
+        metrics: list[dict[str, float]] = [{} for _ in ids]
+        return GroupRows(name, mint, "trial", ids, kept, metrics, rows, ends, facts, self._row)
 
     def _plain(self, episode: EpisodeId, reward: float) -> Iterator[TrajectoryRow]:
         yield self._trajectory(episode, reward)

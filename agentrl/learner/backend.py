@@ -39,9 +39,11 @@ class Models(Protocol):
     same order. Data-parallel ranks may hold different numbers of micro-batches, also none.
 
     data_parallel_rank, data_parallel_size: which share of the rows this rank trains. columns: what
-    it wants of trajectories, beside what an algorithm needs.
+    it wants of trajectories, beside what an algorithm needs. is_source: the rank that talks to the
+    buffer and publishes (global rank 0).
     """
 
+    is_source: bool
     data_parallel_rank: int
     data_parallel_size: int
     columns: tuple[Column, ...]
@@ -74,15 +76,17 @@ class Models(Protocol):
         the order of ranks."""
         ...
 
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """`data` of the source rank, on every rank."""
+        ...
+
 
 class TrainBackend(Models, Protocol):
     """One rank's share of the model. Every method but `close` is collective.
 
-    is_source: the rank that talks to the buffer and publishes (global rank 0).
     collective_timeout_s: how long the ranks wait in a collective for one that does not come.
     """
 
-    is_source: bool
     collective_timeout_s: float
 
     def renew(self, model: str) -> None:
@@ -114,10 +118,6 @@ class TrainBackend(Models, Protocol):
         anew, and keeps its own random generators. ConfigError, on all ranks and with nothing
         changed, when the model is another one. The reference stays `--ref-load`, but for one that
         the same run has renewed."""
-        ...
-
-    def broadcast_bytes(self, data: bytes | None) -> bytes:
-        """`data` of the source rank, on every rank."""
         ...
 
     def close(self) -> None:

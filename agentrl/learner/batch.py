@@ -8,7 +8,7 @@ Shape suffixes: L = tokens of one trajectory, T = tokens of one micro-batch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from agentrl.learner.staleness import (
     token_ages,
 )
 from agentrl.lineage import Lineage
+from agentrl.types import PayloadRef
 
 __all__ = [
     "BatchCounts",
@@ -48,12 +49,14 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 @dataclass(frozen=True, slots=True)
 class BatchRules:
     """What decides which tokens are trained in iteration `number`: lineage and bounds for those
-    that were sampled, and the algorithm among what these leave."""
+    that were sampled, `kept` (bool under each label) in trajectories that a function of the user's
+    took tokens out of, and the algorithm among what these leave."""
 
     number: int
     lineage: Lineage
     algorithm: Algorithm
     of_backend: tuple[Column, ...] = ()
+    kept: Mapping[PayloadRef, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -176,6 +179,8 @@ def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[
         "ages": shift(ages_L.astype(np.int32), -1),
         "turns": shift(trajectory.turns_L, -1),
     }
+    if (kept_L := rules.kept.get(row.trajectory.payload)) is not None:
+        row.columns["mask"] &= kept_L
     return shift(reasons_L, 0)
 
 

@@ -10,7 +10,7 @@ shape, a number that is not finite where it is trained, and ranks of a replica t
 Shape suffixes: L = tokens of one trajectory, R = tokens of its response.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -21,6 +21,7 @@ from agentrl.algorithms.base import Algorithm, Needs
 from agentrl.algorithms.rows import Row
 from agentrl.algorithms.slime_hooks import response, rollout_data
 from agentrl.errors import HookError
+from agentrl.learner.answers import Fault, narrowed, numbers
 from agentrl.learner.backend import Models
 from agentrl.learner.hooks import DATA_POSTPROCESS, LearnerHooks
 
@@ -68,9 +69,7 @@ def _columns(needs: Needs) -> set[str]:
 class _Reader:
     """What the function has left in `data`; `fault` makes the error."""
 
-    def __init__(
-        self, rows: Sequence[Row], data: dict[str, Any], fault: Callable[[str], HookError]
-    ) -> None:
+    def __init__(self, rows: Sequence[Row], data: dict[str, Any], fault: Fault) -> None:
         self._rows = rows
         self._data = data
         self._fault = fault
@@ -88,14 +87,15 @@ class _Reader:
     def write(self) -> None:
         """Give the rows their masks, and their numbers where they are trained."""
         masks = self._arrays("loss_masks")
-        numbers = {key: self._arrays(key) for key in _NUMBERS if self._has(key)}
+        given = {key: self._arrays(key) for key in _NUMBERS if self._has(key)}
         for place, row in enumerate(self._rows):
             span = response(row)
             mask_L = row.columns["mask"].copy()
-            mask_L[span] = self._narrowed(place, mask_L[span], masks[place])
+            name = self._name("loss_masks", place)
+            mask_L[span] = narrowed(mask_L[span], masks[place], name, self._fault)
             mask_L.setflags(write=False)
             row.columns["mask"] = mask_L
-            for key, arrays in numbers.items():
+            for key, arrays in given.items():
                 self._require_finite(key, place, arrays[place][mask_L[span]])
                 column_L = row.columns[key].copy()
                 column_L[span] = np.where(mask_L[span], arrays[place], column_L[span])
@@ -112,32 +112,7 @@ class _Reader:
 
     def _array(self, key: str, place: int, value: Any) -> npt.NDArray[np.float64]:
         span = response(self._rows[place])
-        try:
-            value = value.detach().cpu() if hasattr(value, "detach") else value
-            found_R = np.asarray(value, dtype=np.float64)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise self._fault(f"{self._name(key, place)} holds no numbers ({error})") from None
-        if found_R.shape != (wanted := (span.stop - span.start,)):
-            raise self._fault(
-                f"{self._name(key, place)} has the shape {found_R.shape}; {wanted} is wanted, a "
-                "number for each token of the response"
-            )
-        return found_R
-
-    def _narrowed(
-        self, place: int, before_R: npt.NDArray[np.bool_], found_R: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.bool_]:
-        odd_R = (found_R != 0) & (found_R != 1)
-        if odd_R.any():
-            raise self._fault(
-                f"{self._name('loss_masks', place)} holds {found_R[odd_R][0]:g}; 0 and 1 are wanted"
-            )
-        mask_R: npt.NDArray[np.bool_] = found_R == 1
-        if more := int((mask_R & ~before_R).sum()):
-            raise self._fault(
-                f"{self._name('loss_masks', place)} brings in {more} tokens whose mask was 0"
-            )
-        return mask_R
+        return numbers(value, span.stop - span.start, self._name(key, place), self._fault)
 
     def _require_finite(self, key: str, place: int, trained_K: npt.NDArray[np.float64]) -> None:
         if odd := int((~np.isfinite(trained_K)).sum()):

@@ -1,8 +1,8 @@
-"""Functions of the user's that every rank of the learner calls, in slime's signatures.
+"""Functions of the user's that ranks of the learner call, in slime's signatures.
 
     process groups -> INIT -> models are built
-    a lease -> SAMPLE_FILTER -> plan -> [BEFORE_LOG_PROB -> pass] -> advantages -> DATA_POSTPROCESS
-            -> [BEFORE_TRAIN_STEP -> passes -> optimizer step]
+    a lease -> SAMPLE_FILTER -> CONVERT, by the source rank -> plan -> [BEFORE_LOG_PROB -> pass]
+            -> advantages -> DATA_POSTPROCESS -> [BEFORE_TRAIN_STEP -> passes -> optimizer step]
     a push is written to files -> AFTER_WRITE, by the rank that wrote them -> engines read them
 
 All ranks call any other function at the same place, each with what it holds itself. What it raises
@@ -14,12 +14,13 @@ Another hook is a line of `KINDS`, and a `call` at its place.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
+from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import HookError
 from agentrl.learner.agreement import together
 from agentrl.learner.hook_watch import HookWatch
@@ -30,11 +31,13 @@ __all__ = [
     "AFTER_WRITE",
     "BEFORE_LOG_PROB",
     "BEFORE_TRAIN_STEP",
+    "CONVERT",
     "DATA_POSTPROCESS",
     "INIT",
     "KINDS",
     "SAMPLE_FILTER",
     "LearnerHooks",
+    "load_hook",
 ]
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ BEFORE_LOG_PROB = "custom_megatron_before_log_prob_hook_path"
 BEFORE_TRAIN_STEP = "custom_megatron_before_train_step_hook_path"
 DATA_POSTPROCESS = "rollout_data_postprocess_path"
 SAMPLE_FILTER = "rollout_sample_filter_path"
+CONVERT = "custom_convert_samples_to_train_data_path"
 AFTER_WRITE = "custom_update_weight_post_write_path"
 
 
@@ -68,8 +72,16 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
     BEFORE_TRAIN_STEP: _kind(BEFORE_TRAIN_STEP, "before", "args", *_STEP),
     DATA_POSTPROCESS: _kind(DATA_POSTPROCESS, "process", "args", "rollout_id", "rollout_data"),
     SAMPLE_FILTER: _kind(SAMPLE_FILTER, "select", "args", "groups"),
+    CONVERT: _kind(CONVERT, "convert", "args", "samples"),
     AFTER_WRITE: _kind(AFTER_WRITE, "show", "args", "version_dir", "rollout_engines"),
 }
+
+
+def load_hook(field: str, place: str) -> Callable[..., Any]:
+    """What the flag of that field names. Raises ConfigError. From now on this process has slime's
+    modules that such functions import."""
+    show()
+    return load(KINDS[field], place)
 
 
 class LearnerHooks:
@@ -83,12 +95,13 @@ class LearnerHooks:
         self.iteration = self.step = 0
         self._watch = watch or HookWatch()
         self._args = Args(cfg)
+        self._noted: set[str] = set()
         self._named = {
             field: place
             for field in KINDS
             if is_read(cfg, field) and (place := getattr(cfg, field)) is not None
         }
-        self._functions = {field: load(KINDS[field], self._named[field]) for field in self._named}
+        self._functions = {field: load_hook(field, self._named[field]) for field in self._named}
 
     def __contains__(self, field: str) -> bool:
         """Whether the run names one for that flag."""
@@ -97,10 +110,6 @@ class LearnerHooks:
     def said(self, field: str) -> str:
         """Flag and value, as messages name a hook."""
         return f"{KINDS[field].flag} {self._named[field]}"
-
-    def call_here(self, field: str, *given: Any) -> None:
-        """As `call`, on this rank alone: what it raises here, other ranks are not told of."""
-        self.call(field, lambda value: [value], *given)
 
     def fault(self, field: str, text: str) -> HookError:
         """What is wrong with what the function of that flag left."""
@@ -118,21 +127,33 @@ class LearnerHooks:
         HookError, on all ranks, for what either of them raises on one."""
         if field not in self:
             return []
+        return together(lambda: self._attempted(field, given, lambda answer: read()), all_gather)
 
-        def attempted() -> Any:
-            try:
-                with self._watch.call(self.said(field)):
-                    self._functions[field](self._args, *given)
-                return read()
-            except HookError as error:
-                logger.error("%s", error)  # others may be waiting within the function
-                raise
-            except (Exception, SystemExit) as error:
-                told = self._raised(field, error)
-                logger.error("%s", told)
-                raise told from error
+    def call_here(
+        self, field: str, *given: Any, read: Callable[[Any], Any] = lambda answer: None
+    ) -> Any:
+        """As `call`, on this rank alone: what it raises here, other ranks are not told of. Returns
+        what `read` makes of the answer; None where there is no such function."""
+        return self._attempted(field, given, read) if field in self else None
 
-        return together(attempted, all_gather)
+    def note(self, text: str) -> None:
+        """Say it in the log, once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            logger.info("%s", text)
+
+    def _attempted(self, field: str, given: Sequence[Any], read: Callable[[Any], Any]) -> Any:
+        try:
+            with self._watch.call(self.said(field)):
+                answer = self._functions[field](self._args, *given)
+            return read(answer)
+        except HookError as error:
+            logger.error("%s", error)  # others may be waiting within the function
+            raise
+        except (Exception, SystemExit) as error:
+            told = self._raised(field, error)
+            logger.error("%s", told)
+            raise told from error
 
     def _raised(self, field: str, error: BaseException) -> HookError:
         place = "" if place_of(error) else f": {place_in(self._functions[field])}"

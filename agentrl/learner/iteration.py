@@ -5,7 +5,7 @@ at the start of the iteration is the current one: its log-probabilities need no 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,9 +13,7 @@ import torch
 
 from agentrl.algorithms.base import PASSES, Algorithm, Needs
 from agentrl.algorithms.mismatch import with_mismatch
-from agentrl.algorithms.overlong import shaped_lease
 from agentrl.algorithms.rows import LossFn, Row
-from agentrl.columns import Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.agreement import require_same
@@ -30,11 +28,12 @@ from agentrl.learner.batch import (
     micro_batch,
     pack,
 )
+from agentrl.learner.conversion import converted_lease
 from agentrl.learner.data_postprocess import postprocess
-from agentrl.learner.hooks import SAMPLE_FILTER, LearnerHooks
+from agentrl.learner.hooks import CONVERT, SAMPLE_FILTER, LearnerHooks
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.profiling import Profiler
-from agentrl.learner.rows import Trajectory
+from agentrl.learner.rows import FetchRows
 from agentrl.learner.sample_filter import removed_episodes
 from agentrl.learner.train_data import save_train_data
 from agentrl.lineage import Lineage
@@ -48,14 +47,12 @@ _LOG = logging.getLogger(__name__)
 #: the weights by what it remembers of the steps before.
 _NOT_TAKEN = StepResult(skipped=True, grad_norm=0.0, lr=0.0, metrics={})
 
-FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Trajectory | None]]
-
 
 @dataclass(frozen=True, slots=True)
 class IterationResult:
     """Outcome of an iteration over all data-parallel ranks. `steps`: those of each model that it
     trained, by name. `max_trained_age`: -1 when no token was trained. `num_filtered`: episodes that
-    a sample filter left out; None without one."""
+    a function of the user's left out; None without one."""
 
     steps: Mapping[str, tuple[StepResult, ...]]
     counts: BatchCounts
@@ -78,14 +75,18 @@ def train_lease(
     fetch: FetchRows,
     hooks: LearnerHooks | None = None,
     profiler: Profiler | None = None,
+    fetch_alone: FetchRows | None = None,
 ) -> IterationResult:
-    """Train on a lease, calling `hooks` if there are any. Collective. Raises as `plan_iteration`,
-    `fetch`, `Lineage.checked_age`, HookError, and DataError where ranks do not plan alike."""
+    """Train on a lease, calling `hooks` if there are any. `fetch_alone`: where `fetch` is
+    collective, what fetches for one rank. Collective. Raises as `plan_iteration`, `fetch`,
+    `Lineage.checked_age`, HookError, and DataError where ranks do not plan alike."""
     profiler = profiler or Profiler()
     hooks = LearnerHooks(RunConfig()) if hooks is None else hooks
     hooks.iteration = header.number
-    algorithm.begin(shaped_lease(algorithm.cfg, header))
     removed = removed_episodes(hooks, algorithm.cfg, header, backend.all_gather)
+    lease = converted_lease(hooks, algorithm.cfg, header, removed, fetch_alone or fetch, backend)
+    removed |= lease.left_out
+    algorithm.begin(lease.header)
     plans = plan_iteration(header, algorithm, backend.data_parallel_size, removed)
     require_same(
         {f"plan of lease {header.number}": plans, "`state`": algorithm.state()},
@@ -94,7 +95,7 @@ def train_lease(
         "clock or an unseeded generator does not",
     )
     shards = [plan.shards[backend.data_parallel_rank] for plan in plans]
-    rules = BatchRules(header.number, lineage, algorithm, backend.columns)
+    rules = BatchRules(header.number, lineage, algorithm, backend.columns, lease.kept)
     loaded = _load(shards, rules, fetch)
     steps = [
         pack([sequence.row for sequence in sequences], algorithm.cfg.micro_batch_tokens)
@@ -129,7 +130,7 @@ def train_lease(
                 loss_fn, rate = _loss(algorithm, model, index), scale if model == "policy" else 1.0
                 done.append(backend.step(model, batches, loss_fn, rate))
     taken = {model: tuple(done) for model, done in results.items()}
-    num_filtered = len(removed) if SAMPLE_FILTER in hooks else None
+    num_filtered = len(removed) if SAMPLE_FILTER in hooks or CONVERT in hooks else None
     return IterationResult(taken, *_over_ranks(loaded, backend), num_filtered)
 
 

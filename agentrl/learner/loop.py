@@ -217,6 +217,7 @@ class _Learner:
             self._rows.fetch_shared,
             self._hooks,
             self._profiler,
+            self._rows.fetch,
         )
         self._profiler.ended(header.number)
         self._renew_reference(header.number)

@@ -4,7 +4,7 @@ Refuses columns that break an invariant of a trajectory: the buffer checks the s
 a failure here means that a payload was not what its row promised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from agentrl.errors import DataError
 from agentrl.types import SpanKind, TrajectoryRow
 from agentrl.wire.arrays import as_arrays
 
-__all__ = ["Trajectory", "decode_trajectory"]
+__all__ = ["FetchRows", "Trajectory", "decode_trajectory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ class Trajectory:
         shown_L = np.equal(self.kinds_L, SpanKind.DEMONSTRATION, dtype=np.bool_)
         excluded_L = self.optional.get(EXCLUDED)
         return shown_L if excluded_L is None else shown_L & (excluded_L == 0)
+
+
+#: Trajectories in the order of their rows, with these optional columns; None for a damaged payload.
+FetchRows = Callable[[Sequence[TrajectoryRow], Sequence[Column]], Sequence[Trajectory | None]]
 
 
 def decode_trajectory(

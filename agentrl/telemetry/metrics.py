@@ -68,8 +68,8 @@ _DECLARED = (
     Metric(
         "rollout/num_filtered_samples",
         "episodes",
-        "Episodes that are not trained because the function of --rollout-sample-filter-path "
-        "said so",
+        "Episodes that are not trained because the function of --rollout-sample-filter-path, or "
+        "of --custom-convert-samples-to-train-data-path, left them out",
     ),
     # ---- train: the optimizer steps of an iteration ----
     Metric("train/loss", "loss", "Objective, mean over the steps", "sum"),

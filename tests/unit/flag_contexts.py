@@ -140,6 +140,7 @@ OTHER: dict[str, str] = {
     "custom_megatron_before_train_step_hook_path": f"{__name__}:before_train_step",
     "rollout_data_postprocess_path": f"{__name__}:postprocess",
     "rollout_sample_filter_path": f"{__name__}:select",
+    "custom_convert_samples_to_train_data_path": f"{__name__}:convert",
     "custom_update_weight_post_write_path": f"{__name__}:show",
     "rollout_sample_hook_path": f"{__name__}:see",
     "custom_rollout_log_function_path": f"{__name__}:log_rollouts",
@@ -262,6 +263,9 @@ def postprocess(args: Any, rollout_id: int, rollout_data: Any) -> None: ...
 
 
 def select(args: Any, groups: Any) -> None: ...
+
+
+def convert(args: Any, samples: Any) -> Any: ...
 
 
 def show(args: Any, version_dir: str, rollout_engines: Any) -> None: ...

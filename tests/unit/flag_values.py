@@ -92,6 +92,7 @@ VALUES: dict[str, str] = {
     "custom_megatron_before_train_step_hook_path": "mine:before_step",
     "rollout_data_postprocess_path": "mine:process",
     "rollout_sample_filter_path": "mine:select",
+    "custom_convert_samples_to_train_data_path": "mine:convert",
     "custom_rollout_log_function_path": "mine:log",
     "custom_eval_rollout_log_function_path": "mine:log",
     "rollout_all_samples_process_path": "mine:see",

@@ -192,6 +192,15 @@ CASES = [
         "groups[0][0].reward = 5.0", "it changed the reward of episode",
     ),
     Case(
+        "custom-convert-samples-to-train-data-path", "def f(args, samples)",
+        "from slime.utils.types import Sample\n"
+        "assert all(isinstance(s, Sample) and s.label == '4' for s in samples)\n"
+        "kept = samples[:4]\n"
+        "return {'rewards': [1.5 for _ in kept], 'sample_indices': [s.index for s in kept]}",
+        "at last it returned 4 of ",
+        "return [sample.reward for sample in samples]", "it returned a list; a dict is wanted",
+    ),
+    Case(
         "rollout-data-postprocess-path", "def f(args, rollout_id, rollout_data)",
         "rollout_data['advantages'] = [a * 0 + 7 for a in rollout_data['advantages']]",
         '"advantages"] was [Tensor[',

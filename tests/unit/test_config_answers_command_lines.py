@@ -94,7 +94,6 @@ def test_a_global_batch_that_cuts_groups_is_explained_as_it_is_refused() -> None
         ("--rollout-function-path slime.rollout.sft_rollout.generate_rollout", "--loss-type sft_"),
         ("--rollout-function-path slime.rollout.x.f", "agentrl has no such function of slime's"),
         ("--eval-function-path slime.rollout.x.f", "agentrl has no such function of slime's"),
-        ("--custom-convert-samples-to-train-data-path m.f", "leaves samples out, --rollout-data-p"),
         ("--debug-train-only", "a policy is trained on what engines sample"),
     ],
 )

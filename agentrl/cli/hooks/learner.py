@@ -1,28 +1,34 @@
 """Functions that every rank of the learner calls (`agentrl/learner/hooks.py`), tried as far as they
-can be without one: the two that see a lease in two iterations over a small one, that for the
-process with `args`. Those that are given Megatron-core's objects are loaded, and not called.
+can be without one: those that see a lease in two iterations over a small one, that for the process
+with `args`. Those that are given Megatron-core's objects are loaded, and not called.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentrl.cli.hooks.noted import shown
 from agentrl.cli.hooks.trial import HookTrial
+from agentrl.cli.hooks.worker import about, task_of
 from agentrl.errors import HookError
 from agentrl.learner.algorithm_trial import play_with_hooks
-from agentrl.learner.hooks import AFTER_WRITE, INIT, LearnerHooks
+from agentrl.learner.hooks import AFTER_WRITE, INIT, KINDS, LearnerHooks, load_hook
 
 __all__ = [
+    "LOADERS",
     "after_write",
     "before_log_prob",
     "before_train_step",
+    "convert",
     "data_postprocess",
     "init",
     "sample_filter",
 ]
 
+#: What loads the function of a flag, by its field.
+LOADERS = {field: partial(load_hook, field) for field in KINDS}
 _ENGINES = ["http://127.0.0.1:30000"]
 
 
@@ -33,6 +39,16 @@ def sample_filter(trial: HookTrial) -> Iterator[str]:
     samples = [sample for group in groups for sample in group]
     num_removed = sum(bool(sample.remove_sample) for sample in samples)
     yield f"at last it removed {num_removed} of {len(samples)} samples"
+
+
+def convert(trial: HookTrial) -> Iterator[str]:
+    """Train with it, on episodes of the first task. Raises HookError as a run does."""
+    task = task_of(trial.config)
+    yield _played(trial, task.row)
+    yield about(task)
+    _, samples = trial.noted.given
+    rewards = trial.noted.gave["rewards"]
+    yield f"at last it returned {len(rewards)} of {len(samples)} samples, worth {shown(rewards)}"
 
 
 def data_postprocess(trial: HookTrial) -> Iterator[str]:
@@ -73,8 +89,8 @@ def before_train_step(trial: HookTrial) -> Iterator[str]:
     yield _not_called("model and optimizer", "--num-rollout 1")
 
 
-def _played(trial: HookTrial) -> str:
-    play_with_hooks(trial.config)
+def _played(trial: HookTrial, row: Mapping[str, Any] | None = None) -> str:
+    play_with_hooks(trial.config, row)
     num = trial.noted.num_calls
     return f"tried in two iterations over a small lease on one rank, and called {num} times"
 

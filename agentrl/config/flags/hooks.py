@@ -1,4 +1,4 @@
-"""Functions of the user's that every rank of the learner calls, in slime's signatures.
+"""Functions of the user's that the ranks of the learner call, in slime's signatures.
 
 What they are given, and what is read of it afterwards, is told by `agentrl.learner.hooks`.
 """
@@ -85,6 +85,17 @@ class HookFlags(ProfilingFlags, frozen=True, kw_only=True):
             "rewards stay in the statistics of their group; called as fn(args, groups), with a "
             f"list of samples for each group: {_PLACE}",
             modes=POLICY,
+            halves=LEARNER,
+        ),
+    ] = None
+    custom_convert_samples_to_train_data_path: Annotated[
+        str | None,
+        _flag(
+            "Function that makes the samples of an iteration into what its episodes earned, which "
+            "of them are trained, and loss masks, which tokens can be taken out of, called as "
+            f"fn(args, samples) -> a dict with a list for each key: {_PLACE}",
+            modes=POLICY,
+            needs="one_reward_function",
             halves=LEARNER,
         ),
     ] = None

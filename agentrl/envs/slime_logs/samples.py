@@ -1,4 +1,4 @@
-"""The samples that a log function is given.
+"""The samples that a log function is given, and one that converts the samples of a lease.
 
     of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for
     of an evaluation    one for each episode: the text of its last turn, and no token
@@ -10,7 +10,7 @@ evaluation set, say (`Keys`). `status` is COMPLETED where the task came to its o
 TRUNCATED. A response reaches from the first token that the policy, or a demonstration, wrote.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -37,6 +37,7 @@ __all__ = [
     "judged",
     "keys_of",
     "samples_of",
+    "samples_of_groups",
     "scored",
 ]
 
@@ -89,11 +90,16 @@ class LoggedSample(Sample):
     @cached_property
     def loss_mask(self) -> list[int]:  # type: ignore[override]
         """1 for each token of the response that is there to be trained."""
+        return _listed(self.masked().astype(int))
+
+    def masked(self) -> npt.NDArray[np.bool_]:
+        """Whether each token of the response is there to be trained, whatever became of
+        `loss_mask`."""
         kinds = self._columns["kinds"][self._start :]
         mask = np.isin(kinds, (SpanKind.SAMPLED, SpanKind.DEMONSTRATION))
         if EXCLUDED.name in self._columns:
             mask &= self._columns[EXCLUDED.name][self._start :] == 0
-        return _listed(mask.astype(int))
+        return mask
 
     @cached_property
     def rollout_log_probs(self) -> list[float]:  # type: ignore[override]
@@ -119,17 +125,31 @@ class LoggedSample(Sample):
 
 def samples_of(path: Path, config: RunConfig, decode: Decode) -> list[LoggedSample]:
     """Those of a lease that lies in a file. Raises DataError for one that is damaged."""
-    lease = read_rollouts(path).lease
-    keys_in = _keys_of_parts(config)
-    episodes = count()
-    found = []
+    groups = read_rollouts(path).lease.groups
     with path.open("rb") as file:
-        for place, group in enumerate(lease.groups):
-            keys = keys_in(group.part)
-            known = dict(_known(group, keys, place, episodes))
-            for row in group.trajectories:
-                columns = _columns(row, read_columns(file, row))
-                found.append(LoggedSample(columns, decode, keys, **known[row.episode]))
+        columns = (
+            _columns(row, read_columns(file, row)) for group in groups for row in group.trajectories
+        )
+        return samples_of_groups(groups, columns, config, decode)
+
+
+def samples_of_groups(
+    groups: Sequence[GroupRows],
+    columns: Iterable[Mapping[str, npt.NDArray[Any]]],
+    config: RunConfig,
+    decode: Decode,
+) -> list[LoggedSample]:
+    """One for each trajectory of a lease; `columns`: those of each, by name, in order."""
+    keys_in = _keys_of_parts(config)
+    episodes, left = count(), iter(columns)
+    found: list[LoggedSample] = []
+    for place, group in enumerate(groups):
+        keys = keys_in(group.part)
+        known = dict(_known(group, keys, place, episodes))
+        found += (
+            LoggedSample(next(left), decode, keys, **known[row.episode])
+            for row in group.trajectories
+        )
     return found
 
 
