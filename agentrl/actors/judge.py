@@ -17,10 +17,10 @@ from agentrl.actors.failures import Failures
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.config.run import RunConfig
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
 from agentrl.roles import POLICY, by_role
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
+from agentrl.slime_modules import show
 from agentrl.types import Task
 from agentrl.user_code import Kind, Signature, hook, load
 from agentrl.wire.messages import Judge, Verdict

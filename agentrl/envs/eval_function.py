@@ -19,8 +19,8 @@ from agentrl.envs.env import EnvContext, bound_env
 from agentrl.envs.eval_datasets import eval_datasets
 from agentrl.envs.function_args import args_for
 from agentrl.envs.sample_rewards import SampleRewards
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
+from agentrl.slime_modules import show
 from agentrl.types import SamplingParams, Task
 from agentrl.user_code import Kind, Signature, hook, load
 

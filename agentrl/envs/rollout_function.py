@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.envs.slime_stand_in.finder import show
+from agentrl.slime_modules import show
 from agentrl.user_code import Kind, Signature, hook, load
 
 __all__ = ["FLAG", "load_rollout_function", "rollout_functions"]

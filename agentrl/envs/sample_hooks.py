@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.envs.returned import read_samples
-from agentrl.envs.slime_stand_in.finder import show
+from agentrl.slime_modules import show
 from agentrl.user_code import Kind, Signature, hook, load
 
 __all__ = ["HOOKS", "load_hook", "seen_by"]

@@ -14,9 +14,9 @@ from typing import Any
 
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.logging_utils import taking
 from agentrl.errors import AgentRLError
+from agentrl.slime_modules import show
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 from agentrl.wire.messages import Logged
