@@ -20,7 +20,6 @@ from agentrl.envs.eval_datasets import eval_datasets
 from agentrl.envs.function_args import args_for
 from agentrl.envs.sample_rewards import SampleRewards
 from agentrl.errors import EnvError
-from agentrl.slime_modules import show
 from agentrl.types import SamplingParams, Task
 from agentrl.user_code import Kind, Signature, hook, load
 
@@ -59,9 +58,7 @@ def eval_functions() -> Kind[Callable[..., Any]]:
 
 @functools.cache
 def load_eval_function(place: str) -> Callable[..., Any]:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
-    on this process has slime's modules that such functions import."""
-    show()
+    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
     return load(eval_functions(), place)
 
 

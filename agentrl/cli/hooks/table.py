@@ -178,7 +178,8 @@ HOOKS = {
             kind="agentrl.algorithms.custom:LOSSES",
             beside=("--loss-type", "custom_loss"),
             called="for each micro-batch",
-            returns="(loss, measures): a finite scalar with a gradient, and numbers by name",
+            returns="ours: (loss, measures), a finite scalar with a gradient, and numbers by name; "
+            "slime's: (loss, metrics), likewise",
             tries="agentrl.cli.hooks.objective:trained",
         ),
         Hook(

@@ -16,7 +16,6 @@ from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_stand_in.logging_utils import taking
 from agentrl.errors import AgentRLError
-from agentrl.slime_modules import show
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 from agentrl.wire.messages import Logged
@@ -51,9 +50,7 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
 
 
 def load_log(field: str, place: str) -> Callable[..., Any]:
-    """What the flag names. Raises ConfigError. From now on this process has slime's modules that
-    such functions import."""
-    show()
+    """What the flag names. Raises ConfigError."""
     return load(KINDS[field], place)
 
 

@@ -1,0 +1,141 @@
+"""A policy loss in slime's signature trains what `--loss-type policy_loss` does, in every layout
+whose ranks have whole sequences."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from safetensors.torch import load_file
+
+from agentrl.config.run import RunConfig
+from tests.parity import leases
+from tests.parity.alone import open_alone
+from tests.parity.states import DISTRIBUTED, PIPELINE, SEQUENCE, apart
+from tests.slime_losses import POLICY_LOSS
+
+#: Layout of two ranks -> model, Megatron settings. A prime vocabulary has padding on one rank.
+LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dp2": ("qwen3", DISTRIBUTED),
+    "tp2": ("qwen3-prime", SEQUENCE | {"make_vocab_size_divisible_by": 32}),
+    "pp2": ("qwen3", PIPELINE),
+}
+#: How tokens are averaged.
+MEANS: dict[str, dict[str, Any]] = {
+    "by-episode": {},
+    "by-token": {"calculate_per_token_loss": True},
+}
+
+
+def config(ranks: int, megatron: dict[str, Any], loss: Path | None, **flags: Any) -> RunConfig:
+    """Adam's epsilon is large beside the rounding of a gradient, as in `test_megatron_ranks`."""
+    if loss is not None:
+        flags |= {"loss_type": "custom_loss", "custom_loss_function_path": str(loss)}
+    return RunConfig(
+        actor_num_gpus_per_node=ranks,
+        rollout_temperature=0.8,
+        num_steps_per_rollout=2,
+        max_tokens_per_gpu=80,
+        max_staleness=2,
+        entropy_coef=0.05,
+        lr=1e-3,
+        adam_eps=1e-5,
+        clip_grad=0.5,
+        megatron=megatron,
+        **flags,
+    )
+
+
+@pytest.fixture(scope="module")
+def loss(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("users") / "loss.py"
+    file.write_text(POLICY_LOSS)
+    return file
+
+
+@pytest.fixture(scope="module")
+def alone(
+    hf_model: Any, free_ports: Callable[[int], int], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Path | None, str], Path]:
+    """What one process makes of a model; the prefix of its files."""
+    home = tmp_path_factory.mktemp("alone")
+
+    def find(model: str, loss: Path | None, mean: str) -> Path:
+        target = home / f"{model}-{loss is not None}-{mean}"
+        if not Path(f"{target}-0.json").exists():
+            cfg = config(1, {}, loss, **MEANS[mean])
+            with closing(open_alone(cfg, hf_model(model).directory, free_ports(1))) as backend:
+                leases.play(backend, cfg, target)
+        return target
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def shared(
+    hf_model: Any, run_ranks: Any, loss: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """What two ranks make of each layout with slime's loss: the folder of their files."""
+    home = tmp_path_factory.mktemp("shared")
+    jobs = [
+        {
+            "config": msgspec.to_builtins(config(2, megatron, loss)),
+            "model_dir": str(hf_model(model).directory),
+            "target": str(home / layout),
+            "leases": True,
+        }
+        for layout, (model, megatron) in LAYOUTS.items()
+    ]
+    run_ranks(home, 2, jobs)
+    return home
+
+
+def told(prefix: Path, rank: int = 0) -> list[dict[str, list[float]]]:
+    """What each step of the policy reported."""
+    iterations = json.loads(Path(f"{prefix}-{rank}.json").read_text())
+    return [step for each in iterations for step in each["steps"]["policy"]]
+
+
+def weights(prefix: Path, rank: int = 0) -> Any:
+    return load_file(f"{prefix}-{rank}.weights")
+
+
+def off(mine: list[float], theirs: list[float]) -> float:
+    return max(abs(a - b) / max(1, abs(b)) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("model", ["qwen3", "qwen3-prime"])
+def test_a_loss_in_slimes_signature_has_the_loss_and_gradients_of_ours(
+    model: str, mean: str, alone: Callable[..., Path], loss: Path, hf_model: Any
+) -> None:
+    slimes, ours = alone(model, loss, mean), alone(model, None, mean)
+    for mine, wanted in zip(told(slimes), told(ours), strict=True):
+        assert off(mine["loss"], wanted["loss"]) < 1e-5
+        assert off(mine["grad_norm"], wanted["grad_norm"]) < 1e-5
+        assert abs(wanted["grad_norm"][0]) > 1e-3
+        assert mine["custom_entropy_loss"][0] > 0.1
+    assert apart(weights(slimes), weights(ours)) < 1e-5
+    before = load_file(hf_model(model).directory / "model.safetensors")
+    moved = {name: each for name, each in weights(ours).items() if name in before}
+    assert apart(moved, {name: before[name] for name in moved}) > 1e-3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_with_a_loss_in_slimes_signature_take_the_steps_of_ours(
+    layout: str, shared: Path, alone: Callable[..., Path], loss: Path
+) -> None:
+    model, _ = LAYOUTS[layout]
+    ours, slimes = alone(model, None, "by-episode"), alone(model, loss, "by-episode")
+    for rank in range(2):
+        prefix = shared / layout
+        for mine, wanted, policy in zip(told(prefix, rank), told(slimes), told(ours), strict=True):
+            assert mine.keys() == wanted.keys()
+            apart_by_name = {name: off(mine[name], wanted[name]) for name in wanted}
+            assert {name: far for name, far in apart_by_name.items() if far >= 1e-5} == {}
+            assert off(mine["loss"], policy["loss"]) < 1e-5
+            assert off(mine["grad_norm"], policy["grad_norm"]) < 1e-5
+        assert apart(weights(prefix, rank), weights(ours)) < 1e-5
