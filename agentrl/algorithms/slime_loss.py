@@ -67,7 +67,8 @@ def _parts(answer: Any) -> tuple[Tensor, Mapping[Any, Any]]:
         raise HookError(f"it returned a {type(answer).__name__}; (loss, metrics) is wanted")
     loss, metrics = answer
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise HookError(f"the loss is {loss!r:.100}; a finite scalar is wanted")
+        shape = f" of shape {tuple(loss.shape)}" if hasattr(loss, "shape") else ""
+        raise HookError(f"the loss is a {type(loss).__name__}{shape}; a finite scalar is wanted")
     if not isinstance(metrics, Mapping):
         raise HookError(f"its metrics are a {type(metrics).__name__}; a dict by name is wanted")
     return loss, metrics
