@@ -25,7 +25,7 @@ from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, TrajectoryRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl.algorithms.logits import Logits
+    from agentrl.algorithms.scored_logits import Logits
 
 __all__ = [
     "LOG_RATIO_LIMIT",

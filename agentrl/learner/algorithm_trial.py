@@ -29,8 +29,8 @@ from torch import Tensor
 
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
-from agentrl.algorithms.logits import Logits
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.scored_logits import Logits
 from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, HookError

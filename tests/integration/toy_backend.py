@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.logits import Logits
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.scored_logits import Logits
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.measures import Measures, joined, measured

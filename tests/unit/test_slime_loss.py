@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.logits import Logits
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.scored_logits import Logits
 from agentrl.algorithms.slime_stand_in.cp_utils import get_sum_of_sample_mean
 from agentrl.algorithms.slime_stand_in.loss import get_log_probs_and_entropy
 from agentrl.algorithms.slime_stand_in.ppo_utils import compute_approx_kl, compute_policy_loss

@@ -20,7 +20,7 @@ from agentrl.errors import HookError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl.algorithms.logits import Score
+    from agentrl.algorithms.scored_logits import Score
 
 __all__ = ["get_log_probs_and_entropy", "get_responses"]
 

@@ -26,8 +26,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 from torch.nn import ModuleList
 
-from agentrl.algorithms.logits import Logits
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.scored_logits import Logits
 from agentrl.learner.measures import Measures, measured
 from agentrl.learner.megatron.exact_layers import exact_logprobs
 from agentrl.learner.megatron.head import weight_of_head
