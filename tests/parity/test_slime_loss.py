@@ -30,10 +30,8 @@ MEANS: dict[str, dict[str, Any]] = {
 }
 
 
-def config(ranks: int, megatron: dict[str, Any], loss: Path | None, **flags: Any) -> RunConfig:
+def config(ranks: int, megatron: dict[str, Any], **flags: Any) -> RunConfig:
     """Adam's epsilon is large beside the rounding of a gradient, as in `test_megatron_ranks`."""
-    if loss is not None:
-        flags |= {"loss_type": "custom_loss", "custom_loss_function_path": str(loss)}
     return RunConfig(
         actor_num_gpus_per_node=ranks,
         rollout_temperature=0.8,
@@ -50,23 +48,23 @@ def config(ranks: int, megatron: dict[str, Any], loss: Path | None, **flags: Any
 
 
 @pytest.fixture(scope="module")
-def loss(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def loss(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("users") / "loss.py"
     file.write_text(POLICY_LOSS)
-    return file
+    return str(file)
 
 
 @pytest.fixture(scope="module")
 def alone(
     hf_model: Any, free_ports: Callable[[int], int], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, Path | None, str], Path]:
-    """What one process makes of a model; the prefix of its files."""
+) -> Callable[..., Path]:
+    """What one process makes of a model by these flags; the prefix of its files."""
     home = tmp_path_factory.mktemp("alone")
 
-    def find(model: str, loss: Path | None, mean: str) -> Path:
-        target = home / f"{model}-{loss is not None}-{mean}"
+    def find(model: str, **flags: Any) -> Path:
+        target = home / "-".join([model, *sorted(flags)])
         if not Path(f"{target}-0.json").exists():
-            cfg = config(1, {}, loss, **MEANS[mean])
+            cfg = config(1, {}, **flags)
             with closing(open_alone(cfg, hf_model(model).directory, free_ports(1))) as backend:
                 leases.play(backend, cfg, target)
         return target
@@ -76,13 +74,14 @@ def alone(
 
 @pytest.fixture(scope="module")
 def shared(
-    hf_model: Any, run_ranks: Any, loss: Path, tmp_path_factory: pytest.TempPathFactory
+    hf_model: Any, run_ranks: Any, loss: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """What two ranks make of each layout with slime's loss: the folder of their files."""
     home = tmp_path_factory.mktemp("shared")
+    flags = {"loss_type": "custom_loss", "custom_loss_function_path": loss}
     jobs = [
         {
-            "config": msgspec.to_builtins(config(2, megatron, loss)),
+            "config": msgspec.to_builtins(config(2, megatron, **flags)),
             "model_dir": str(hf_model(model).directory),
             "target": str(home / layout),
             "leases": True,
@@ -110,9 +109,10 @@ def off(mine: list[float], theirs: list[float]) -> float:
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("model", ["qwen3", "qwen3-prime"])
 def test_a_loss_in_slimes_signature_has_the_loss_and_gradients_of_ours(
-    model: str, mean: str, alone: Callable[..., Path], loss: Path, hf_model: Any
+    model: str, mean: str, alone: Callable[..., Path], loss: str, hf_model: Any
 ) -> None:
-    slimes, ours = alone(model, loss, mean), alone(model, None, mean)
+    ours = alone(model, **MEANS[mean])
+    slimes = alone(model, loss_type="custom_loss", custom_loss_function_path=loss, **MEANS[mean])
     for mine, wanted in zip(told(slimes), told(ours), strict=True):
         assert off(mine["loss"], wanted["loss"]) < 1e-5
         assert off(mine["grad_norm"], wanted["grad_norm"]) < 1e-5
@@ -126,10 +126,11 @@ def test_a_loss_in_slimes_signature_has_the_loss_and_gradients_of_ours(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_with_a_loss_in_slimes_signature_take_the_steps_of_ours(
-    layout: str, shared: Path, alone: Callable[..., Path], loss: Path
+    layout: str, shared: Path, alone: Callable[..., Path], loss: str
 ) -> None:
     model, _ = LAYOUTS[layout]
-    ours, slimes = alone(model, None, "by-episode"), alone(model, loss, "by-episode")
+    ours = alone(model)
+    slimes = alone(model, loss_type="custom_loss", custom_loss_function_path=loss)
     for rank in range(2):
         prefix = shared / layout
         for mine, wanted, policy in zip(told(prefix, rank), told(slimes), told(ours), strict=True):

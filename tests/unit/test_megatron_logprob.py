@@ -171,6 +171,6 @@ def test_logits_that_exist_are_scored_alike_and_stay_what_they_are(
     for ours, exact in zip(found, wanted, strict=True):
         assert torch.allclose(ours.double(), exact, atol=1e-4, rtol=1e-5)
     for logprobs, entropy in (found, wanted):
-        (logprobs.square().sum() + 0.3 * entropy.pow(3).sum()).backward()
+        torch.autograd.backward(logprobs.square().sum() + 0.3 * entropy.pow(3).sum())
     assert_same_gradients((logits,), (theirs,))
     assert torch.equal(logits.detach(), before)
