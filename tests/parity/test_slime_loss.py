@@ -12,6 +12,8 @@ import pytest
 from safetensors.torch import load_file
 
 from agentrl.config.run import RunConfig
+from agentrl.learner.megatron import rehearse
+from agentrl.models.registry import describe_model, families
 from tests.parity import leases
 from tests.parity.alone import open_alone
 from tests.parity.states import DISTRIBUTED, PIPELINE, SEQUENCE, apart
@@ -140,3 +142,14 @@ def test_ranks_with_a_loss_in_slimes_signature_take_the_steps_of_ours(
             assert off(mine["loss"], policy["loss"]) < 1e-5
             assert off(mine["grad_norm"], policy["grad_norm"]) < 1e-5
         assert apart(weights(prefix, rank), weights(ours)) < 1e-5
+
+
+def test_a_plan_counts_the_logits_that_a_loss_reads(loss: str) -> None:
+    tokens, words = 80, 4096
+    tiny = {**families()["qwen3"].tiny, "vocab_size": words}
+    architecture = describe_model(tiny, None, source="config.json").architecture
+    flags = {"loss_type": "custom_loss", "custom_loss_function_path": loss}
+    without, found = (
+        rehearse(config(1, {}, **each), architecture, 0, tokens) for each in ({}, flags)
+    )
+    assert found.logits - without.logits == tokens * words * 4

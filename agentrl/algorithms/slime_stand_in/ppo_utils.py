@@ -20,16 +20,14 @@ def compute_policy_loss(
     ppo_kl: Tensor,
     advantages: Tensor,
     eps_clip: float,
-    eps_clip_high: float | None = None,
+    eps_clip_high: float,
     eps_clip_c: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss of PPO's clipped surrogate [R], and where the clip was active [R], 0 or 1. `ppo_kl`:
-    old less new log-probabilities [R]. `eps_clip_high`: by default `eps_clip`."""
-    high = eps_clip if eps_clip_high is None else eps_clip_high
+    old less new log-probabilities [R]."""
+    bounds = (1 - eps_clip, 1 + eps_clip_high)
     ratio_R = log_ratio(-ppo_kl, ppo_kl.new_zeros(())).exp()
-    value_R, clipped_R = clipped_surrogate(
-        ratio_R, advantages, (1 - eps_clip, 1 + high), eps_clip_c
-    )
+    value_R, clipped_R = clipped_surrogate(ratio_R, advantages, bounds, eps_clip_c)
     return -value_R, clipped_R.float()
 
 
