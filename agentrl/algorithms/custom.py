@@ -31,7 +31,7 @@ class Loss:
 
     def __init__(self, function: Callable[..., Any], call: _Call, *, reads_logits: bool) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.reads_logits = function, reads_logits
+        self.reads_logits = reads_logits
         self._call = call
 
     def __call__(

@@ -25,6 +25,15 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tp2": ("qwen3-prime", SEQUENCE | {"make_vocab_size_divisible_by": 32}),
     "pp2": ("qwen3", PIPELINE),
 }
+#: What a rank alone sees of a vocabulary, and one of two that share it, with its padding.
+WORDS = {"qwen3": 96, "qwen3-prime": 97, "tp2": 64}
+CHECKED = """
+
+def checked(args, batch, logits, sum_of_sample_mean):
+    assert logits.dtype is torch.float32
+    assert logits.shape == (*batch["tokens"].shape, args.words)
+    return policy_loss(args, batch, logits, sum_of_sample_mean)
+"""
 #: How tokens are averaged.
 MEANS: dict[str, dict[str, Any]] = {
     "by-episode": {},
@@ -52,8 +61,8 @@ def config(ranks: int, megatron: dict[str, Any], **flags: Any) -> RunConfig:
 @pytest.fixture(scope="module")
 def loss(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("users") / "loss.py"
-    file.write_text(POLICY_LOSS)
-    return str(file)
+    file.write_text(POLICY_LOSS + CHECKED)
+    return f"{file}:checked"
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +89,17 @@ def shared(
 ) -> Path:
     """What two ranks make of each layout with slime's loss: the folder of their files."""
     home = tmp_path_factory.mktemp("shared")
-    flags = {"loss_type": "custom_loss", "custom_loss_function_path": loss}
+    flags: dict[str, Any] = {"loss_type": "custom_loss", "custom_loss_function_path": loss}
     jobs = [
         {
-            "config": msgspec.to_builtins(config(2, megatron, **flags)),
+            "config": msgspec.to_builtins(
+                config(
+                    2,
+                    megatron,
+                    custom_config_path={"words": WORDS.get(layout, WORDS[model])},
+                    **flags,
+                )
+            ),
             "model_dir": str(hf_model(model).directory),
             "target": str(home / layout),
             "leases": True,
@@ -114,7 +130,8 @@ def test_a_loss_in_slimes_signature_has_the_loss_and_gradients_of_ours(
     model: str, mean: str, alone: Callable[..., Path], loss: str, hf_model: Any
 ) -> None:
     ours = alone(model, **MEANS[mean])
-    slimes = alone(model, loss_type="custom_loss", custom_loss_function_path=loss, **MEANS[mean])
+    flags = {"custom_config_path": {"words": WORDS[model]}, **MEANS[mean]}
+    slimes = alone(model, loss_type="custom_loss", custom_loss_function_path=loss, **flags)
     for mine, wanted in zip(told(slimes), told(ours), strict=True):
         assert off(mine["loss"], wanted["loss"]) < 1e-5
         assert off(mine["grad_norm"], wanted["grad_norm"]) < 1e-5
@@ -132,7 +149,8 @@ def test_ranks_with_a_loss_in_slimes_signature_take_the_steps_of_ours(
 ) -> None:
     model, _ = LAYOUTS[layout]
     ours = alone(model)
-    slimes = alone(model, loss_type="custom_loss", custom_loss_function_path=loss)
+    flags = {"custom_config_path": {"words": WORDS[model]}}
+    slimes = alone(model, loss_type="custom_loss", custom_loss_function_path=loss, **flags)
     for rank in range(2):
         prefix = shared / layout
         for mine, wanted, policy in zip(told(prefix, rank), told(slimes), told(ours), strict=True):
