@@ -19,10 +19,12 @@ from tests.parity.alone import open_alone
 from tests.parity.states import DISTRIBUTED, PIPELINE, SEQUENCE, apart
 from tests.slime_losses import POLICY_LOSS
 
-#: Layout of two ranks -> model, Megatron settings. A prime vocabulary has padding on one rank.
+#: What gives a prime vocabulary padding.
+PADDED = {"make_vocab_size_divisible_by": 32}
+#: Layout of two ranks -> model, Megatron settings.
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dp2": ("qwen3", DISTRIBUTED),
-    "tp2": ("qwen3-prime", SEQUENCE | {"make_vocab_size_divisible_by": 32}),
+    "tp2": ("qwen3-prime", SEQUENCE | PADDED),
     "pp2": ("qwen3", PIPELINE),
 }
 #: What a rank alone sees of a vocabulary, and one of two that share it, with its padding.
@@ -75,7 +77,7 @@ def alone(
     def find(model: str, **flags: Any) -> Path:
         target = home / "-".join([model, *sorted(flags)])
         if not Path(f"{target}-0.json").exists():
-            cfg = config(1, {}, **flags)
+            cfg = config(1, PADDED, **flags)
             with closing(open_alone(cfg, hf_model(model).directory, free_ports(1))) as backend:
                 leases.play(backend, cfg, target)
         return target
