@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 from agentrl.errors import ConfigError
 from agentrl.nearest import near
 from agentrl.paths import kind_of
+from agentrl.slime_modules import show
 from agentrl.user_traceback import shown_path, words_of
 
 __all__ = [
@@ -157,7 +158,10 @@ def hook(
 
 
 def load(kind: Kind[T], spec: str) -> T:
-    """What a flag names. Raises ConfigError when there is none, or several."""
+    """What a flag names. Raises ConfigError when there is none, or several. A function in slime's
+    signature may import what it needs of slime."""
+    if any(signature.is_slimes for signature in kind.accepts):
+        show()
     spec = kind.synonyms.get(spec, spec)
     try:
         if spec.endswith(".py") or ":" in spec:

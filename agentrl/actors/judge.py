@@ -17,7 +17,6 @@ from agentrl.actors.failures import Failures
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.config.run import RunConfig
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
 from agentrl.roles import POLICY, by_role
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
@@ -68,11 +67,9 @@ FILTER: Kind[DynamicFilter | OfSamples] = hook(
 
 def load_filter(spec: str | None) -> DynamicFilter | OfSamples | None:
     """The filter of a name, `pkg.module:name` (or dotted) or `path/to/file.py[:name]`, or None; of
-    one of slime's, ours. Raises ConfigError for a bad one. From now on this process has what
-    filters in slime's signature import from it."""
+    one of slime's, ours. Raises ConfigError for a bad one."""
     if spec is None:
         return None
-    show()
     return load(FILTER, spec)
 
 

@@ -73,7 +73,8 @@ class Needs(msgspec.Struct, frozen=True):
     initial weights, and `teacher`, whose the policy is to become like; and `values`, of a critic
     that is trained beside the policy (`trains`).
     later_prox: the later steps have `prox` anyway, since the loss takes its ratio to it.
-    all_labels: the loss reads labels that nobody sampled too. columns: optional ones of the
+    all_labels: the loss reads labels that nobody sampled too. logits: it reads those of a
+    micro-batch, which then exist all together. columns: optional ones of the
     trajectories, which rows and micro-batches then have by name. whole_episodes: `advantages` is
     given all trajectories of an episode at once, or, where the payload of one is damaged, none.
     """
@@ -84,6 +85,7 @@ class Needs(msgspec.Struct, frozen=True):
     passes: frozenset[str] = frozenset()
     later_prox: bool = True
     all_labels: bool = False
+    logits: bool = False
     columns: tuple[Column, ...] = ()
     whole_episodes: bool = False
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
+from agentrl.algorithms import slime_loss
 from agentrl.algorithms.base import Algorithm, Needs
-from agentrl.algorithms.rows import Credit, MicroBatch, Outputs
+from agentrl.algorithms.rows import Credit, MicroBatch, Outputs, Row
 from agentrl.config.run import RunConfig
 from agentrl.types import GroupRows
 from agentrl.user_code import Kind, Signature, hook
@@ -17,24 +19,49 @@ from agentrl.user_code import Kind, Signature, hook
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LOSSES", "named_as", "with_loss", "without_flags"]
+__all__ = ["LOSSES", "Loss", "named_as", "with_loss", "without_flags"]
 
-_SLIMES = Signature(("args", "batch", "logits", "sum_of_sample_mean"), is_slimes=True)
-_NO_LOGITS = (
-    "slime's signature, with logits: here they are not kept, and a loss is given the "
-    "log-probability and the entropy of each label; for sum_of_sample_mean(x) write "
-    '(x * columns["weights"])[columns["mask"]].sum(), of micro_batch.columns'
-)
+#: -> the loss of a micro-batch and what it measured.
+_Call = Callable[[RunConfig, MicroBatch, Outputs], "tuple[Tensor, dict[str, Tensor]]"]
 
-#: Losses: `(micro_batch, logprobs_T, entropy_T) -> (loss, measures)`, called once for each
+
+class Loss:
+    """A function of the user's, called as the loss of an algorithm. `reads_logits`: of its
+    micro-batch."""
+
+    def __init__(self, function: Callable[..., Any], call: _Call, *, reads_logits: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.reads_logits = reads_logits
+        self._call = call
+
+    def __call__(
+        self, cfg: RunConfig, batch: MicroBatch, out: Outputs
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._call(cfg, batch, out)
+
+
+def _ours(function: Callable[..., Any]) -> Loss:
+    def call(cfg: RunConfig, batch: MicroBatch, out: Outputs) -> Any:
+        return function(batch, out.logprobs_T, out.entropy_T)
+
+    return Loss(function, call, reads_logits=False)
+
+
+def _slimes(function: Callable[..., Any]) -> Loss:
+    return Loss(function, functools.partial(slime_loss.call, function), reads_logits=True)
+
+
+#: Losses. Ours: `(micro_batch, logprobs_T, entropy_T) -> (loss, measures)`, called once for each
 #: micro-batch. `micro_batch.columns` are those of `agentrl.learner.batch` (and `prox` from the
 #: second step of an iteration on); the loss must carry its denominator, which `columns["weights"]`
 #: has. `measures` holds `loss`, and names that begin with `custom_`: summed over micro-batches and
-#: ranks, averaged over steps, they become the metrics `train/custom_...`.
-LOSSES: Kind[Callable[..., Any]] = hook(
+#: ranks, averaged over steps, they become the metrics `train/custom_...`. slime's: `slime_loss`.
+LOSSES: Kind[Loss] = hook(
     "loss(micro_batch, logprobs_T, entropy_T)",
-    [Signature(("micro_batch", "logprobs_T", "entropy_T"))],
-    refused=((_SLIMES, _NO_LOGITS),),
+    [
+        Signature(("micro_batch", "logprobs_T", "entropy_T"), _ours),
+        Signature(("args", "batch", "logits", "sum_of_sample_mean"), _slimes, is_slimes=True),
+    ],
     group="agentrl.losses",
     noun="loss",
     flag="--custom-loss-function-path",
@@ -42,7 +69,7 @@ LOSSES: Kind[Callable[..., Any]] = hook(
 )
 
 
-def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[Algorithm]:
+def with_loss(estimator: type[Algorithm], function: Loss) -> type[Algorithm]:
     """The estimator with another loss. Every episode is computed, whatever its advantage."""
 
     class CustomLoss(estimator):  # type: ignore[misc, valid-type]
@@ -51,7 +78,9 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
 
         def __init__(self, cfg: RunConfig, args: Any) -> None:
             super().__init__(cfg, args)
-            self.needs = msgspec.structs.replace(self.needs, all_labels=True, later_prox=True)
+            self.needs = msgspec.structs.replace(
+                self.needs, all_labels=True, later_prox=True, logits=function.reads_logits
+            )
 
         def credit(self, group: GroupRows) -> Sequence[Credit]:
             return [Credit(credit.value) for credit in super().credit(group)]
@@ -59,14 +88,18 @@ def with_loss(estimator: type[Algorithm], function: Callable[..., Any]) -> type[
         def teaches(self, reward: float) -> bool:
             return True
 
+        def reduce(self, rows: Sequence[Row]) -> None:
+            super().reduce(rows)
+            for row in rows if function.reads_logits else ():
+                row.columns["shares"] = np.full(len(row.tokens_L), row.share, np.float32)
+
         def loss(
             self, model: str, batch: MicroBatch, out: Outputs
         ) -> tuple[Tensor, dict[str, Tensor]]:
             if model != "policy":
                 of_critic: tuple[Tensor, dict[str, Tensor]] = super().loss(model, batch, out)
                 return of_critic
-            found: tuple[Tensor, dict[str, Tensor]] = function(batch, out.logprobs_T, out.entropy_T)
-            return found
+            return function(self.cfg, batch, out)
 
     CustomLoss.loss.__wrapped__ = function  # type: ignore[attr-defined]
     return named_as(estimator, CustomLoss)

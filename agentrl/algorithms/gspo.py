@@ -28,9 +28,9 @@ class Gspo(Grpo):
     reads = Grpo.reads - {"eps_clip_c"}
 
     def objective(self, trained: Trained) -> tuple[Tensor, Tensor]:
-        from agentrl.algorithms.policy_loss import clipped_surrogate
+        from agentrl.algorithms.policy_loss import clip_range, clipped_surrogate
         from agentrl.algorithms.ratios import log_ratio
 
         log_ratio_K = log_ratio(trained.logprobs_K, trained.prox_K)
         ratio_K = trained.sequence_mean(log_ratio_K).exp()
-        return clipped_surrogate(self.cfg, ratio_K, trained.advantages_K)
+        return clipped_surrogate(ratio_K, trained.advantages_K, clip_range(self.cfg))

@@ -127,6 +127,8 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
     spelled."""
     algorithm = load_algorithm(cfg)
     _refuse_unread(cfg, algorithm, said or {})
+    if algorithm.needs.logits:
+        _require_whole_logits(cfg)
     # it may be the user's, of whose models the flags know nothing
     if "reference" in algorithm.needs.models:
         for problem in about_reference(cfg):
@@ -155,6 +157,25 @@ def check_algorithm(cfg: RunConfig, said: Mapping[str, str] | None = None) -> No
         raise ConfigError(
             f"--min-group-size {cfg.min_group_size} with --advantage-estimator {name}: rewards "
             f"teach nothing in a group of fewer than {least}; make it {least} or more"
+        )
+
+
+def _require_whole_logits(cfg: RunConfig) -> None:
+    """A loss that reads logits is given those of whole sequences, as they are trained."""
+    loss = f"{LOSSES.flag} {cfg.custom_loss_function_path}"
+    if cfg.loss_type != "custom_loss":
+        loss = f"--advantage-estimator {cfg.advantage_estimator}"
+    if cfg.context_parallel_size > 1:
+        raise ConfigError(
+            f"{loss} reads logits, and --context-parallel-size {cfg.context_parallel_size} has "
+            "ranks share the tokens of a sequence; make it 1, or write the loss as "
+            "fn(micro_batch, logprobs_T, entropy_T), which is given those of all tokens"
+        )
+    if cfg.computes_exactly:
+        raise ConfigError(
+            f"{loss} reads logits, and --true-on-policy-mode computes log-probabilities by sums of "
+            "its own, without logits; leave one of the two out, or write the loss as "
+            "fn(micro_batch, logprobs_T, entropy_T)"
         )
 
 

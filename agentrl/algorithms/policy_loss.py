@@ -47,24 +47,28 @@ def clip_range(cfg: RunConfig) -> tuple[float, float]:
     return 1 - cfg.eps_clip, 1 + high
 
 
-def clipped_surrogate(cfg: RunConfig, rho_K: Tensor, advantages_K: Tensor) -> tuple[Tensor, Tensor]:
-    """`min(rho A, clip(rho, 1 - e, 1 + e_high) A)`, and where the clip was active. PPO: Schulman et
-    al. 2017, equation 7, https://arxiv.org/abs/1707.06347."""
+def clipped_surrogate(
+    rho_K: Tensor,
+    advantages_K: Tensor,
+    bounds: tuple[float, float],
+    dual_clip: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`min(rho A, clip(rho) A)`, and where the clip was active. PPO: Schulman et al. 2017, equation
+    7, https://arxiv.org/abs/1707.06347. With `dual_clip` c it is `max(that, c A)` where A < 0: Ye
+    et al. 2020, equation 5, https://arxiv.org/abs/1912.09729."""
     plain_K = rho_K * advantages_K
-    bounded_K = rho_K.clamp(*clip_range(cfg)) * advantages_K
-    return torch.minimum(plain_K, bounded_K), bounded_K.detach() < plain_K.detach()
+    bounded_K = rho_K.clamp(*bounds) * advantages_K
+    value_K = torch.minimum(plain_K, bounded_K)
+    if dual_clip is not None:
+        floor_K = torch.maximum(value_K, dual_clip * advantages_K)
+        value_K = torch.where(advantages_K < 0, floor_K, value_K)
+    return value_K, bounded_K.detach() < plain_K.detach()
 
 
 def ppo_objective(cfg: RunConfig, trained: Trained) -> tuple[Tensor, Tensor]:
-    """The clipped surrogate of each token. Dual clip, for A < 0: `max(that, c A)`: Ye et al. 2020,
-    equation 5, https://arxiv.org/abs/1912.09729."""
-    advantages_K = trained.advantages_K
+    """The clipped surrogate of each token, with a dual clip if `--eps-clip-c` is given."""
     rho_K = log_ratio(trained.logprobs_K, trained.prox_K).exp()
-    value_K, clipped_K = clipped_surrogate(cfg, rho_K, advantages_K)
-    if cfg.eps_clip_c is not None:
-        floor_K = torch.maximum(value_K, cfg.eps_clip_c * advantages_K)
-        value_K = torch.where(advantages_K < 0, floor_K, value_K)
-    return value_K, clipped_K
+    return clipped_surrogate(rho_K, trained.advantages_K, clip_range(cfg), cfg.eps_clip_c)
 
 
 def policy_loss(

@@ -25,6 +25,8 @@ from agentrl.types import EpisodeFacts, EpisodeId, GroupRows, TrajectoryRow
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentrl.algorithms.scored_logits import Logits
+
 __all__ = [
     "LOG_RATIO_LIMIT",
     "TAKEN",
@@ -45,7 +47,7 @@ __all__ = [
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
     | {"cached", "reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
-    | {CACHE_VERSIONS.name, EXCLUDED.name, *COLUMNS}
+    | {"shares", CACHE_VERSIONS.name, EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
 LOG_RATIO_LIMIT = 20.0
@@ -148,11 +150,13 @@ class MicroBatch:
 class Outputs:
     """What a model makes of a micro-batch: a policy, log-probabilities of the labels, and
     entropies; a critic, under each label the value of the state in which it was chosen (what came
-    before it), and the other two are empty."""
+    before it), and the other two are empty. `logits`: makes those of a policy, for a loss of which
+    `Needs.logits` says that it reads them."""
 
     logprobs_T: Tensor
     entropy_T: Tensor
     values_T: Tensor | None = None
+    logits: Callable[[], Logits] | None = None
 
     @classmethod
     def of_critic(cls, values_T: Tensor) -> Outputs:

@@ -32,6 +32,7 @@ __all__ = [
     "LeaseSample",
     "advantages",
     "correction",
+    "micro_batch_data",
     "post_process",
     "response",
     "rollout_data",
@@ -162,19 +163,58 @@ def rollout_data(
             for row, span in zip(rows, spans, strict=True)
         ]
 
-    data: dict[str, Any] = {
+    return {
         "tokens": [torch.from_numpy(row.tokens_L.astype("int64")) for row in rows],
         "total_lengths": [len(row.tokens_L) for row in rows],
-        "response_lengths": [span.stop - span.start for span in spans],
-        "loss_masks": [mask.int() for mask in cut("mask")],
         "rewards": [row.credit.value for row in rows],
         "raw_reward": [row.trajectory.meta.reward for row in rows],
         "log_probs": cut("prox" if "prox" in columns else "mu"),
-        "rollout_log_probs": cut("mu"),
+        **_of_responses(cfg, columns, spans, cut),
     }
+
+
+def _of_responses(
+    cfg: RunConfig,
+    columns: Collection[str],
+    spans: Sequence[slice],
+    cut: Callable[[str], list[Tensor]],
+) -> dict[str, Any]:
+    """By slime's names what `cut` makes of those columns that are there."""
     models = {"reference": "ref_log_probs", teacher_column(cfg): "teacher_log_probs"}
     same = {name: name for name in ("values", "advantages", "returns")}
-    return data | {theirs: cut(ours) for ours, theirs in (models | same).items() if ours in columns}
+    return {
+        "response_lengths": [span.stop - span.start for span in spans],
+        "loss_masks": [mask.int() for mask in cut("mask")],
+        "rollout_log_probs": cut("mu"),
+        **{theirs: cut(ours) for ours, theirs in (models | same).items() if ours in columns},
+    }
+
+
+def micro_batch_data(cfg: RunConfig, batch: MicroBatch, logprobs_T: Tensor) -> dict[str, Any]:
+    """What is known of the sequences of a micro-batch: lists with one entry for each of them, and
+    None for a model that the run has not. `logprobs_T`: of the current policy, which is that at the
+    start of the iteration where the column is not there."""
+    import torch
+
+    columns = batch.columns
+    spans = list(_responses(batch))
+    tokens_T = batch.tokens_T.to(columns["mask"].device)
+    lengths = batch.cu_seqlens.diff().tolist()
+
+    def cut(name: str) -> list[Tensor]:
+        return [columns[name][span] for span in spans]
+
+    log_probs_T = columns.get("prox", logprobs_T.detach())
+    absent = ("ref_log_probs", "teacher_log_probs", "values", "returns", "multimodal_train_inputs")
+    return {
+        **dict.fromkeys(absent),
+        "tokens": tokens_T[None],
+        "unconcat_tokens": list(torch.split(tokens_T, lengths)),
+        "total_lengths": lengths,
+        "full_loss_masks": columns["mask"].int()[None],
+        "log_probs": [log_probs_T[span] for span in spans],
+        **_of_responses(cfg, columns.keys(), spans, cut),
+    }
 
 
 def correction(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,8 +260,9 @@ def correction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _responses(batch: MicroBatch) -> Iterator[slice]:
     """The places of each sequence's response, under their labels."""
+    sampled_T = batch.columns["sampled"].cpu()
     for start, end in pairwise(batch.cu_seqlens.tolist()):
-        sampled = batch.columns["sampled"][start:end].nonzero()
+        sampled = sampled_T[start:end].nonzero()
         yield slice(start + int(sampled[0]) if len(sampled) else end - 1, end - 1)
 
 

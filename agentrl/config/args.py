@@ -11,7 +11,8 @@ __all__ = ["Args"]
 
 #: Flags that nobody has to give, and that have a value all the same once a script of slime's runs.
 _SETTLED: dict[str, Callable[[RunConfig], Any]] = {
-    "rollout_num_gpus": lambda cfg: sum(group.num_gpus for group in cfg.engine_groups)
+    "rollout_num_gpus": lambda cfg: sum(group.num_gpus for group in cfg.engine_groups),
+    "eps_clip_high": lambda cfg: cfg.eps_clip,
 }
 
 

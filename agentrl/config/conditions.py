@@ -295,9 +295,9 @@ CONDITIONS = {
         "--loss-length divides by a constant, and no tokens are counted; give one of the two",
     ),
     "kl_loss": Condition(
-        lambda config: _policy_loss(config) and config.use_kl_loss,
-        "no effect without --use-kl-loss, nor under a custom loss; give --use-kl-loss as well to "
-        "measure the KL, and to add it to the loss",
+        lambda config: config.use_kl_loss,
+        "no effect without --use-kl-loss; give --use-kl-loss as well to measure the KL, and to add "
+        "it to the loss",
         is_noted=True,
     ),
     "reference": Condition(

@@ -144,7 +144,7 @@ def notes_on_objective(config: RunConfig, said: Container[str]) -> Iterator[str]
             "(--num-rollout): the critic alone is trained, and the policy stays as it is"
         )
     yield from _on_overlong(config)
-    if not CONDITIONS["kl_loss"].holds(config):
+    if config.loss_type != "policy_loss" or not config.use_kl_loss:
         return
     if "kl_loss_type" not in said and not config.is_continued:
         yield (

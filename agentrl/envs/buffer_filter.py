@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 
@@ -47,9 +46,7 @@ def buffer_filters() -> Kind[BufferFilter]:
 
 @functools.cache
 def load_buffer_filter(place: str) -> BufferFilter:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
-    on this process has slime's modules that such functions import."""
-    show()
+    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
     return load(buffer_filters(), place)
 
 

@@ -20,7 +20,6 @@ from agentrl.envs.eval_datasets import eval_datasets
 from agentrl.envs.function_args import args_for
 from agentrl.envs.no_tasks import NoTasks
 from agentrl.envs.sample_rewards import SampleRewards
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import EnvError
 from agentrl.types import SamplingParams, Task
 from agentrl.user_code import Kind, Signature, hook, load
@@ -64,9 +63,7 @@ def eval_functions() -> Kind[Callable[..., Any]]:
 
 @functools.cache
 def load_eval_function(place: str) -> Callable[..., Any]:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
-    on this process has slime's modules that such functions import."""
-    show()
+    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
     return load(eval_functions(), place)
 
 

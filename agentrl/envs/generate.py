@@ -40,10 +40,10 @@ from agentrl.envs.rollout_function import load_rollout_function
 from agentrl.envs.sample_hooks import HOOKS, seen_by
 from agentrl.envs.sample_rewards import SampleRewards
 from agentrl.envs.single_turn import SingleTurnEnv
-from agentrl.envs.slime_stand_in.finder import GENERATE_STATE, show
 from agentrl.envs.slime_stand_in.rm_hub import judging
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import ConfigError, EngineError, EnvError
+from agentrl.slime_modules import GENERATE_STATE
 from agentrl.tokens.chat import Message
 from agentrl.types import EpisodeId, SamplingParams
 from agentrl.user_code import Kind, Signature, hook, load
@@ -102,9 +102,7 @@ class BatchChat(PromptChat, Protocol):
 
 @functools.cache
 def load_generate(place: str) -> Generate:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
-    on this process has slime's modules that such functions import."""
-    show()
+    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
     return load(generate_kind(), place)
 
 

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.user_code import Kind, Signature, hook, load
 
 __all__ = ["FLAG", "load_rollout_function", "rollout_functions"]
@@ -35,7 +34,5 @@ def rollout_functions() -> Kind[RolloutFunction]:
 
 @functools.cache
 def load_rollout_function(place: str) -> RolloutFunction:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError. From now
-    on this process has slime's modules that such functions import."""
-    show()
+    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
     return load(rollout_functions(), place)

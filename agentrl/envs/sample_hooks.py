@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.envs.returned import read_samples
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.user_code import Kind, Signature, hook, load
 
 __all__ = ["HOOKS", "load_hook", "seen_by"]
@@ -39,9 +38,7 @@ HOOKS: Kind[Callable[..., Any]] = hook(
 
 @functools.cache
 def load_hook(place: str) -> Callable[..., Any]:
-    """One of the functions that the flag names. Raises ConfigError. From now on this process has
-    slime's modules that such functions import."""
-    show()
+    """One of the functions that the flag names. Raises ConfigError."""
     return load(HOOKS, place)
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_place import PlacedSource, keeps_place
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.envs.source_journal import SourceJournal
 from agentrl.envs.source_thread import SourceThread
 from agentrl.envs.travel import arrived
 from agentrl.errors import DataError
+from agentrl.slime_modules import show
 from agentrl.types import Task
 from agentrl.user_code import Kind, load
 

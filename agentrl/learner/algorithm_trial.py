@@ -30,6 +30,7 @@ from torch import Tensor
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.load import check_algorithm, load_algorithm, users_flag
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.scored_logits import Logits
 from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, HookError
@@ -262,6 +263,8 @@ class _Backend:
             return
         untrained_T = ~batch.columns["mask"]
         made = {"logprobs_T": out.logprobs_T, "entropy_T": out.entropy_T}
+        if out.logits is not None:
+            made["logits"] = out.logits().logits_TV
         for name, value_T in (made if out.values_T is None else {"values_T": out.values_T}).items():
             (grad_T,) = torch.autograd.grad(loss, value_T, retain_graph=True, allow_unused=True)
             odd = 0 if grad_T is None else int((grad_T[untrained_T] != 0).sum())
@@ -277,10 +280,10 @@ class _Backend:
     def _outputs(self, model: str, batch: MicroBatch) -> Outputs:
         if model == "critic":
             return Outputs.of_critic(self._values[batch.tokens_T].requires_grad_())
-        logprobs_TV = torch.log_softmax(self._table[batch.tokens_T], dim=-1)
-        entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
-        logprobs_T = logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1)
-        return Outputs(logprobs_T.requires_grad_(), entropy_T.requires_grad_())
+        logits = Logits.of_one_rank(self._table[batch.tokens_T].requires_grad_())
+        scores = logits.score(logits.logits_TV.detach(), batch.labels_T, 1.0)
+        logprobs_T, entropy_T = (score_T.requires_grad_() for score_T in scores)
+        return Outputs(logprobs_T, entropy_T, logits=lambda: logits)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return list(values)

@@ -20,7 +20,6 @@ from typing import Any
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.errors import HookError
 from agentrl.learner.agreement import together
 from agentrl.learner.hook_watch import HookWatch
@@ -37,7 +36,6 @@ __all__ = [
     "KINDS",
     "SAMPLE_FILTER",
     "LearnerHooks",
-    "load_hook",
 ]
 
 logger = logging.getLogger(__name__)
@@ -77,13 +75,6 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
 }
 
 
-def load_hook(field: str, place: str) -> Callable[..., Any]:
-    """What the flag of that field names. Raises ConfigError. From now on this process has slime's
-    modules that such functions import."""
-    show()
-    return load(KINDS[field], place)
-
-
 class LearnerHooks:
     """Those that the flags of a run name. `iteration` (from 1) and `step` of it (from 0): where the
     learner stands, for functions that are told. `watch` looks at how long they take.
@@ -101,7 +92,7 @@ class LearnerHooks:
             for field in KINDS
             if is_read(cfg, field) and (place := getattr(cfg, field)) is not None
         }
-        self._functions = {field: load_hook(field, self._named[field]) for field in self._named}
+        self._functions = {field: load(KINDS[field], self._named[field]) for field in self._named}
 
     def __contains__(self, field: str) -> bool:
         """Whether the run names one for that flag."""

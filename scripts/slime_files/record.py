@@ -30,7 +30,7 @@ import msgspec
 from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 
-from agentrl.envs.slime_stand_in.finder import show
+from agentrl.slime_modules import show
 from scripts.slime_files.distilling import distilled
 from scripts.slime_files.overheard import Heard, hear, serving
 from scripts.slime_files.playing import Engine, Stage, episode_of, said, with_flags

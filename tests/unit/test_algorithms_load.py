@@ -60,14 +60,23 @@ def test_a_custom_loss_takes_the_credit_of_any_estimator_and_skips_nothing(tmp_p
     assert credits_of(algorithm, group_of([1.0, 1.0])) == [Credit(0.0)] * 2
 
 
-@pytest.mark.parametrize("name", ["", ":mine"])
-def test_a_loss_in_slimes_signature_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"megatron": {"context_parallel_size": 2}}, "reads logits, and --context-parallel-size 2"),
+        ({"true_on_policy_mode": True}, "reads logits, and --true-on-policy-mode computes"),
+    ],
+)
+def test_a_loss_that_reads_logits_is_refused_where_there_are_none(
+    flags: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     (tmp_path / "loss.py").write_text("def mine(args, batch, logits, sum_of_sample_mean): ...\n")
-    place = f"{tmp_path / 'loss.py'}{name}"
+    place = str(tmp_path / "loss.py")
     cfg = ours(tmp_path, loss_type="custom_loss", custom_loss_function_path=place)
-    said = r"mine \(\S*loss\.py:1\) has slime's signature, with logits: here they are not kept"
-    with pytest.raises(ConfigError, match=rf"write `def loss\(micro_batch, logprobs_T.*{said}"):
-        load_algorithm(cfg)
+    assert load_algorithm(cfg).needs.logits
+    check_algorithm(cfg)
+    with pytest.raises(ConfigError, match=f"^--custom-loss-function-path {place} {said}"):
+        check_algorithm(msgspec.structs.replace(cfg, **flags))
 
 
 @pytest.mark.parametrize(

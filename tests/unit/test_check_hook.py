@@ -158,6 +158,19 @@ CASES = [
         "return logprobs_T, {}", "a finite scalar is wanted",
     ),
     Case(
+        "custom-loss-function-path", "def f(args, batch, logits, sum_of_sample_mean)",
+        "from slime.backends.megatron_utils.loss import get_responses\n"
+        "lengths = [batch[name] for name in ('total_lengths', 'response_lengths')]\n"
+        "tokens = batch['unconcat_tokens']\n"
+        "pairs = get_responses(logits, args=args, unconcat_tokens=tokens,\n"
+        "    total_lengths=lengths[0], response_lengths=lengths[1])\n"
+        "found = [each.log_softmax(-1).gather(1, ids[:, None])[:, 0] for each, ids in pairs]\n"
+        "loss = -sum_of_sample_mean(__import__('torch').cat(found))\n"
+        "return loss, {'loss': loss.detach()}",
+        "slime's",
+        "return logits.sum(), 3", "its metrics are a int; a dict by name is wanted",
+    ),
+    Case(
         "custom-tis-function-path", "def f(trained)",
         "return trained.mu_K.exp()", "at last it gave Tensor[",
         "return trained.mu_K", "0 or more is wanted",
@@ -236,6 +249,13 @@ CASES = [
         "log(args, {'mine/dropped': len(dropped)})",
         "given 2 groups of 4 samples, it logged {mine/dropped: 1}",
         "data_source.add_samples(all_samples)", "EnvError: data_source gives a function of --roll",
+    ),
+    Case(
+        "buffer-filter-path", "def f(args, rollout_id, buffer, num_samples)",
+        "assert [len(group) for group in buffer] == [args.n_samples_per_prompt] * 2\n"
+        "return [buffer.pop() for _ in range(num_samples)]",
+        "the first group waits\nthe second group is played next\n",
+        "return buffer[0]", "it returned a group that is not in buffer; return the lists that are",
     ),
     Case(
         "custom-megatron-init-path", "def f(args)",

@@ -88,9 +88,9 @@ def test_what_a_file_sets_is_refused_with_the_name_of_the_file(tmp_path: Path) -
 
 
 def test_what_only_a_preset_sets_is_left_out_where_nothing_reads_it() -> None:
-    assert PRESETS[DEFAULT].values["eps_clip_high"] != RunConfig().eps_clip_high
-    config = parse(CUSTOM, "train_async").config
-    assert (config.eps_clip_high, config.max_turns) == (None, 3)
+    assert PRESETS["vcpo"].values["tis_clip"] != RunConfig().tis_clip
+    config = parse([*CUSTOM, "--preset", "vcpo"], "train_async").config
+    assert (config.tis_clip, config.max_turns) == (RunConfig().tis_clip, 3)
 
 
 @pytest.mark.parametrize("argv", RUNS.values(), ids=RUNS)

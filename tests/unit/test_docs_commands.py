@@ -8,7 +8,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from agentrl.envs.slime_stand_in.finder import show
+from agentrl.slime_modules import show
 from tests.unit.downloads import CACHE
 from tests.unit.left_run import leave_run
 from tests.unit.page_checks import play, skip_without_needs

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl.learner.megatron.logprob import logprobs_and_entropy
+from agentrl.learner.megatron.logprob import logprobs_and_entropy, scores_of_logits
 from agentrl.learner.megatron.zigzag import gathered_order, local_positions
 
 pytestmark = pytest.mark.slow
@@ -158,3 +158,19 @@ def test_context_parallel_ranks_hold_every_position_once_and_gather_them_in_orde
 def test_a_sequence_that_does_not_divide_is_refused() -> None:
     with pytest.raises(ValueError, match="6 tokens"):
         local_positions([4, 6], 2, 0)
+
+
+def test_logits_that_exist_are_scored_alike_and_stay_what_they_are(
+    group: dist.ProcessGroup,
+) -> None:
+    hidden, weight, labels = drawn(rows=8, vocab=90, width=5)
+    logits = (hidden @ weight.t()).requires_grad_()
+    before, theirs = logits.detach().clone(), logits.detach().double().requires_grad_()
+    found = scores_of_logits(logits, labels % 70, group, temperature=0.5, vocab_size=70)
+    wanted = reference(theirs[:, :70] / 0.5, labels % 70)
+    for ours, exact in zip(found, wanted, strict=True):
+        assert torch.allclose(ours.double(), exact, atol=1e-4, rtol=1e-5)
+    for logprobs, entropy in (found, wanted):
+        torch.autograd.backward(logprobs.square().sum() + 0.3 * entropy.pow(3).sum())
+    assert_same_gradients((logits,), (theirs,))
+    assert torch.equal(logits.detach(), before)

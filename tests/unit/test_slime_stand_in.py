@@ -8,11 +8,11 @@ import pytest
 
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
-from agentrl.envs.slime_stand_in.finder import MODULES, show
 from agentrl.envs.slime_stand_in.math_dapo_utils import compute_score
 from agentrl.envs.slime_stand_in.misc import load_function
 from agentrl.envs.slime_stand_in.rm_hub import batched_async_rm, judging
 from agentrl.errors import EnvError, InfrastructureError
+from agentrl.slime_modules import MODULES, show
 
 
 @pytest.mark.parametrize("name", MODULES)

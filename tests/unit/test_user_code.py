@@ -87,7 +87,7 @@ FLAGS = {
     "tool": Flag(load_tool, TOOL, "agentrl.tools"),
     "reward": Flag(load_reward, REWARD, "agentrl.rewards"),
     "filter": Flag(load_filter, FILTER, "agentrl.filters"),
-    "loss": Flag(partial(load, LOSSES), LOSS, "agentrl.losses"),
+    "loss": Flag(partial(written, LOSSES), LOSS, "agentrl.losses"),
     "correction": Flag(partial(written, CORRECTIONS), CORRECTION, "agentrl.corrections"),
     "rewards": Flag(
         partial(written, custom_rewards.REWARDS), REWARDS, "agentrl.reward_post_processes"
@@ -172,8 +172,12 @@ def test_a_function_of_another_signature_is_refused_with_its_line_and_the_one_to
     said = str(refused.value)
     assert f"is `{head[:-1]}` (users_code.py:3)" in said
     assert f"not a function that can be called as `{call}`; write `def {call}:`" in said
-    theirs = {"filter": "keep(args, samples)", "reward": "reward(args, sample)"}.get(flag)
-    assert said.endswith(f", or slime's `def {theirs}:`" if theirs else f"write `def {call}:`")
+    theirs = {
+        "filter": "keep(args, samples)",
+        "loss": "loss(args, batch, logits, sum_of_sample_mean)",
+        "reward": "reward(args, sample)",
+    }[flag]
+    assert said.endswith(f", or slime's `def {theirs}:`")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ with `args`. Those that are given Megatron-core's objects are loaded, and not ca
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from agentrl.cli.hooks.trial import HookTrial
 from agentrl.cli.hooks.worker import about, task_of
 from agentrl.errors import HookError
 from agentrl.learner.algorithm_trial import play_with_hooks
-from agentrl.learner.hooks import AFTER_WRITE, INIT, KINDS, LearnerHooks, load_hook
+from agentrl.learner.hooks import AFTER_WRITE, INIT, LearnerHooks
 
 __all__ = [
-    "LOADERS",
     "after_write",
     "before_log_prob",
     "before_train_step",
@@ -27,8 +25,6 @@ __all__ = [
     "sample_filter",
 ]
 
-#: What loads the function of a flag, by its field.
-LOADERS = {field: partial(load_hook, field) for field in KINDS}
 _ENGINES = ["http://127.0.0.1:30000"]
 
 

@@ -187,7 +187,8 @@ HOOKS = {
             kind="agentrl.algorithms.custom:LOSSES",
             beside=("--loss-type", "custom_loss"),
             called="for each micro-batch",
-            returns="(loss, measures): a finite scalar with a gradient, and numbers by name",
+            returns="ours: (loss, measures), a finite scalar with a gradient, and numbers by name; "
+            "slime's: (loss, metrics), likewise",
             tries="agentrl.cli.hooks.objective:trained",
         ),
         Hook(
@@ -217,7 +218,6 @@ HOOKS = {
         Hook(
             name="rollout-sample-filter-path",
             kind="agentrl.learner.hooks:KINDS/rollout_sample_filter_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/rollout_sample_filter_path",
             called="once for each iteration, before it is planned, by every rank of the learner",
             returns="nothing: it sets sample.remove_sample of episodes that are not trained",
             tries="agentrl.cli.hooks.learner:sample_filter",
@@ -225,7 +225,6 @@ HOOKS = {
         Hook(
             name="custom-convert-samples-to-train-data-path",
             kind="agentrl.learner.hooks:KINDS/custom_convert_samples_to_train_data_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/custom_convert_samples_to_train_data_path",
             called="once for each iteration, before it is planned, by the first rank of the "
             "learner, with all its samples",
             returns='a dict with a list for each key: "rewards"; "loss_masks" and '
@@ -235,7 +234,6 @@ HOOKS = {
         Hook(
             name="rollout-data-postprocess-path",
             kind="agentrl.learner.hooks:KINDS/rollout_data_postprocess_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/rollout_data_postprocess_path",
             called="once for each iteration, after the advantages, by every rank of the learner",
             returns='nothing: it changes rollout_data["advantages"], "returns" or "loss_masks"',
             tries="agentrl.cli.hooks.learner:data_postprocess",
@@ -243,7 +241,6 @@ HOOKS = {
         Hook(
             name="custom-update-weight-post-write-path",
             kind="agentrl.learner.hooks:KINDS/custom_update_weight_post_write_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/custom_update_weight_post_write_path",
             called="when the files of a push are written, before engines read them, by the rank "
             "that wrote them",
             returns="nothing: it makes the files visible where the engines are",
@@ -278,7 +275,6 @@ HOOKS = {
         Hook(
             name="custom-megatron-init-path",
             kind="agentrl.learner.hooks:KINDS/custom_megatron_init_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/custom_megatron_init_path",
             called="once by every rank of the learner, before its models are built",
             returns="nothing",
             tries="agentrl.cli.hooks.learner:init",
@@ -286,7 +282,6 @@ HOOKS = {
         Hook(
             name="custom-megatron-before-log-prob-hook-path",
             kind="agentrl.learner.hooks:KINDS/custom_megatron_before_log_prob_hook_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/custom_megatron_before_log_prob_hook_path",
             called="before each forward pass for log-probabilities, by every rank of the learner",
             returns="nothing: it may change the model",
             tries="agentrl.cli.hooks.learner:before_log_prob",
@@ -294,7 +289,6 @@ HOOKS = {
         Hook(
             name="custom-megatron-before-train-step-hook-path",
             kind="agentrl.learner.hooks:KINDS/custom_megatron_before_train_step_hook_path",
-            loads="agentrl.cli.hooks.learner:LOADERS/custom_megatron_before_train_step_hook_path",
             called="before the passes of each optimizer step, by every rank of the learner",
             returns="nothing: it may change the model, and the rate of the step",
             tries="agentrl.cli.hooks.learner:before_train_step",

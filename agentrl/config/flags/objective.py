@@ -44,8 +44,8 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
     custom_loss_function_path: Annotated[
         str | None,
         _flag(
-            "Loss of --loss-type custom_loss, called as fn(micro_batch, logprobs_T, entropy_T): "
-            "a name, pkg.module:fn or path/to/file.py[:fn]",
+            "Loss of --loss-type custom_loss, called as fn(micro_batch, logprobs_T, entropy_T), or "
+            "with logits as in slime: a name, pkg.module:fn or path/to/file.py[:fn]",
             holds="code",
             needs="custom_loss",
         ),
@@ -219,12 +219,12 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             "statistics of their groups (TRL: mask_truncated_completions)"
         ),
     ] = False
-    eps_clip: Annotated[float, _term("Lower clip range of the ratio", ge=0)] = 0.2
+    eps_clip: Annotated[float, _loss("Lower clip range of the ratio", ge=0)] = 0.2
     eps_clip_high: Annotated[
-        NonNegative | None, _term("Upper clip range (default: --eps-clip)")
+        NonNegative | None, _loss("Upper clip range (default: --eps-clip)")
     ] = None
     eps_clip_c: Annotated[
-        OverOne | None, _term("Dual-clip constant for negative advantages (default: off)")
+        OverOne | None, _loss("Dual-clip constant for negative advantages (default: off)")
     ] = None
     use_rollout_logprobs: Annotated[
         bool,
@@ -294,7 +294,7 @@ class ObjectiveFlags(LearnerFlags, frozen=True, kw_only=True):
             needs="prox_ratio",
         ),
     ] = False
-    entropy_coef: Annotated[float, _term("Weight of the entropy bonus")] = 0.0
+    entropy_coef: Annotated[float, _loss("Weight of the entropy bonus")] = 0.0
     use_kl_loss: Annotated[
         bool,
         _loss(

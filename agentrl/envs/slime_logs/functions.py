@@ -16,7 +16,6 @@ from typing import Any
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.no_tasks import NoTasks
-from agentrl.envs.slime_stand_in.finder import show
 from agentrl.envs.slime_stand_in.logging_utils import taking
 from agentrl.errors import ConfigError
 from agentrl.user_code import Kind, Signature, hook, load, place_in
@@ -60,9 +59,7 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
 
 
 def load_log(field: str, place: str) -> Callable[..., Any]:
-    """What the flag names. Raises ConfigError. From now on this process has slime's modules that
-    such functions import."""
-    show()
+    """What the flag names. Raises ConfigError."""
     return load(KINDS[field], place)
 
 

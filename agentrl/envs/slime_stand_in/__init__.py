@@ -12,7 +12,8 @@
     slime.observability.logging_utils      log
     slime.observability.metric_utils       compute_statistics and others
 
-Written anew from what such functions read and write: no more of slime is here. `finder.show` makes
-them visible in this process, behind everything that is installed: a slime that is there is what its
-functions get.
+Written anew from what such functions read and write: no more of slime is here. The loader of hooks
+makes them visible in this process (`agentrl.slime_modules`), behind everything that is installed: a
+slime that is there is what its functions get. What losses import is in
+`agentrl/algorithms/slime_stand_in`.
 """

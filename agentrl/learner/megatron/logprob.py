@@ -19,7 +19,7 @@ from torch import Tensor
 
 from agentrl.learner.megatron.gpu_kernels import add_product, can_compile, compiled_on_cuda
 
-__all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy"]
+__all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy", "scores_of_logits"]
 
 #: Logits that exist at a time: 256 MiB of float32, and on a GPU 512 MiB of bfloat16.
 BLOCK_ELEMENTS = 1 << 26
@@ -54,6 +54,25 @@ def logprobs_and_entropy(
         weight_VH = weight_VH[: vocab_size - first]
     scores: tuple[Tensor, Tensor] = _Scores.apply(  # type: ignore[no-untyped-call]
         hidden_TH, weight_VH, labels_T - first, shared, temperature, block_elements
+    )
+    return scores
+
+
+def scores_of_logits(
+    logits_TV: Tensor,
+    labels_T: Tensor,
+    group: dist.ProcessGroup,
+    temperature: float = 1.0,
+    vocab_size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """As `logprobs_and_entropy`, of logits that exist: each rank of `group` has [T, V] of them,
+    shares of one width, of which columns from `vocab_size` on take no part."""
+    first = group.rank() * logits_TV.shape[-1]
+    if vocab_size is not None:
+        logits_TV = logits_TV[:, : vocab_size - first]
+    shared = group if group.size() > 1 else None
+    scores: tuple[Tensor, Tensor] = _OfLogits.apply(  # type: ignore[no-untyped-call]
+        logits_TV, labels_T - first, shared, temperature
     )
     return scores
 
@@ -114,6 +133,50 @@ def _joined(sums_3T: Tensor, max_T: Tensor, mine_T: Tensor, group: Any) -> tuple
     return sums_3T, whole_T
 
 
+def _whole(
+    sums_3T: Tensor, max_T: Tensor, mine_T: Tensor, group: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability, entropy and the log of the sum of exp z, over all ranks."""
+    sums_3T, max_T = _joined(sums_3T, max_T, mine_T, group)
+    label_T, exp_T, moment_T = sums_3T.unbind(0)
+    log_exp_T = exp_T.log()
+    return label_T - log_exp_T, log_exp_T - moment_T / exp_T, max_T + log_exp_T
+
+
+class _OfLogits(torch.autograd.Function):
+    """As `_Scores`, of logits that are there, and stay."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits_TV: Tensor,
+        local_T: Tensor,
+        group: dist.ProcessGroup | None,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        mine_T = (local_T >= 0) & (local_T < logits_TV.shape[-1])
+        local_T = torch.where(mine_T, local_T, 0)
+        max_T = _scaled(logits_TV.amax(-1), temperature)
+        sums_3T = _moments(logits_TV, local_T, mine_T, max_T, temperature)
+        logprobs_T, entropy_T, normalizer_T = _whole(sums_3T, max_T, mine_T, group)
+        ctx.save_for_backward(logits_TV, normalizer_T, entropy_T, mine_T, local_T)
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
+        return logprobs_T, entropy_T
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_logprobs_T: Tensor | None, grad_entropy_T: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        if grad_logprobs_T is None and grad_entropy_T is None:
+            return (None,) * 4
+        logits_TV, *of_rows = ctx.saved_tensors
+        grad_TV = _to_gradient(
+            logits_TV.clone(), ctx.temperature, *of_rows, grad_logprobs_T, grad_entropy_T
+        )
+        return grad_TV, *(None,) * 3
+
+
 class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -137,16 +200,12 @@ class _Scores(torch.autograd.Function):
             max_T[rows] = _scaled(logits_TV.amax(-1), temperature)
             of_block = (local_T[rows], mine_T[rows], max_T[rows])
             sums_3T[:, rows] = _moments(logits_TV, *of_block, temperature)
-        sums_3T, max_T = _joined(sums_3T, max_T, mine_T, group)
-        label_T, exp_T, moment_T = sums_3T.unbind(0)
-        log_exp_T = exp_T.log()
-        entropy_T = log_exp_T - moment_T / exp_T
+        logprobs_T, entropy_T, normalizer_T = _whole(sums_3T, max_T, mine_T, group)
         kept = logits_TV if len(blocks) == 1 else None
-        normalizer_T = max_T + log_exp_T
         ctx.save_for_backward(hidden_TH, weight_VH, kept, normalizer_T, entropy_T, mine_T, local_T)
         ctx.temperature, ctx.blocks = temperature, blocks
         ctx.set_materialize_grads(False)
-        return label_T - log_exp_T, entropy_T
+        return logprobs_T, entropy_T
 
     @staticmethod
     def backward(

@@ -8,7 +8,7 @@ lies behind a sequence (causal attention) or is a sequence of its own.
 
 Logits are made for the labels that the loss will read (column `scored`) alone, in RL a small part,
 and a block of them at a time (`logprob`): the vocabulary is most of a small model's work and of a
-large one's memory.
+large one's memory. Only a loss that asks for logits has all of them (`Outputs.logits`).
 
 T = packed tokens of the loop's micro-batch, P = with padding, L = of them on this rank, R = scored.
 """
@@ -16,6 +16,7 @@ T = packed tokens of the loop's micro-batch, P = with padding, L = of them on th
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat, tee
 from typing import Any
 
@@ -26,10 +27,11 @@ from torch import Tensor
 from torch.nn import ModuleList
 
 from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
+from agentrl.algorithms.scored_logits import Logits
 from agentrl.learner.measures import Measures, measured
 from agentrl.learner.megatron.exact_layers import exact_logprobs
 from agentrl.learner.megatron.head import weight_of_head
-from agentrl.learner.megatron.logprob import logprobs_and_entropy
+from agentrl.learner.megatron.logprob import logprobs_and_entropy, scores_of_logits
 from agentrl.learner.megatron.mtp import num_mtp_layers
 from agentrl.learner.megatron.mtp_targets import MtpTargets, mtp_loss, mtp_targets
 from agentrl.learner.megatron.padding import PackedTokens
@@ -234,7 +236,10 @@ def _made(out: Outputs) -> Tensor:
 def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: TokenLayout) -> Outputs:
     """From what the last stage of a pipeline gave: hidden states, or values."""
     if not has_value_head(model):
-        return Outputs(*_score(model, batch, last_1LX, layout))
+        scores = _score(model, batch, last_1LX, layout)
+        is_whole = layout.context_size == 1
+        makes = partial(_logits, model, batch, last_1LX, layout) if is_whole else None
+        return Outputs(*scores, logits=makes)
     values_L = last_1LX[0, :, 0]
     if batch.order_T is None:
         return Outputs.of_critic(values_L)
@@ -260,6 +265,21 @@ def _score(
         scores = exactly, scores[1]
     logprobs_T, entropy_T = (_whole(score, rows_R, batch) for score in scores)
     return logprobs_T, entropy_T
+
+
+def _logits(model: Any, batch: _Input, hidden_1LH: Tensor, layout: TokenLayout) -> Logits:
+    """Of the loop's T tokens, behind which padding lies where no context is shared. A rank that
+    has the whole vocabulary leaves its padding out; others leave it to `score`."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    weight = weight_of_head(model)
+    if group.size() == 1:
+        weight = weight[: layout.vocab_size]
+    logits_TV = (hidden_1LH[0, : len(batch.source.tokens_T)] @ weight.t()).float()
+
+    def score(logits_TV: Tensor, labels_T: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        return scores_of_logits(logits_TV, labels_T, group, temperature, layout.vocab_size)
+
+    return Logits(logits_TV, score)
 
 
 def _mtp_logprobs(

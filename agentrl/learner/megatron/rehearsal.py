@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import MicroBatch, Outputs
+from agentrl.algorithms.rows import LossFn, MicroBatch, Outputs
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.config.stages import stages_of_a_rank
@@ -90,7 +90,8 @@ def footprint_here(
     batches = [_micro_batch(lengths) for _ in range(_under_way(architecture, settings))]
     with live:
         made = {"policy": _to_train(cfg, settings, architecture, is_critic=False)}
-        models = load_algorithm(cfg).needs.models
+        needs = load_algorithm(cfg).needs
+        models, loss = needs.models, _loss_of_logits if needs.logits else _loss
         if "critic" in models:
             made["critic"] = _to_train(cfg, settings, architecture, is_critic=True)
         beside = [_frozen(settings, architecture) for _ in models - {"critic"}]
@@ -101,7 +102,8 @@ def footprint_here(
         live.mark((tensor for model in beside for tensor in weight_tensors(model)), "beside")
         peaks: list[tuple[str, dict[str, int]]] = []
         for trained in made.values():
-            peaks += _peaks(trained, batches, live, _layout(cfg, settings, architecture))
+            layout = _layout(cfg, settings, architecture)
+            peaks += _peaks(trained, batches, loss, live, layout)
     offloaded = _offloaded(cfg, settings)
     prints = [_footprint(moment, peak, made["policy"], offloaded) for moment, peak in peaks]
     most = max(prints, key=lambda each: each.peak)
@@ -109,13 +111,17 @@ def footprint_here(
 
 
 def _peaks(
-    trained: TrainedModel, batches: list[MicroBatch], live: LiveBytes, layout: TokenLayout
+    trained: TrainedModel,
+    batches: list[MicroBatch],
+    loss: LossFn,
+    live: LiveBytes,
+    layout: TokenLayout,
 ) -> list[tuple[str, dict[str, int]]]:
     """The most that is alive in the passes of a step, and where its gradients are applied."""
     trained.optimizer.zero_grad()
     trained.optimizer.set_rate()
     live.forget_peak()
-    backward_pass(trained.wrapped, batches, _loss, layout)
+    backward_pass(trained.wrapped, batches, loss, layout)
     passes = dict(live.peak)
     live.forget_peak()
     trained.optimizer.step(loss_is_finite=True)
@@ -215,6 +221,15 @@ def _micro_batch(lengths: Sequence[int]) -> MicroBatch:
 def _loss(_: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
     made = out.logprobs_T if out.values_T is None else out.values_T
     return -made.sum(), {}
+
+
+def _loss_of_logits(batch: MicroBatch, out: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same from logits, for a loss that reads them; a critic has none."""
+    if out.logits is None:
+        return _loss(batch, out)
+    logits_TV, score = out.logits()
+    logprobs_T, _ = score(logits_TV, batch.labels_T.to(logits_TV.device), 1.0)
+    return -logprobs_T.sum(), {}
 
 
 def _kind_of(architecture: Architecture, settings: MegatronSettings) -> Any:

@@ -11,6 +11,8 @@ from types import ModuleType
 __all__ = ["GENERATE_STATE", "MODULES", "show"]
 
 _HERE = "agentrl.envs.slime_stand_in"
+#: Of the learner.
+_LOSSES = "agentrl.algorithms.slime_stand_in"
 GENERATE_STATE = "slime.rollout.sglang_rollout"
 #: The modules, and what stands in for each.
 MODULES = {
@@ -27,6 +29,9 @@ MODULES = {
     "slime.rollout.rm_hub.math_dapo_utils": f"{_HERE}.math_dapo_utils",
     "slime.observability.logging_utils": f"{_HERE}.logging_utils",
     "slime.observability.metric_utils": f"{_HERE}.metric_utils",
+    "slime.utils.ppo_utils": f"{_LOSSES}.ppo_utils",
+    "slime.backends.megatron_utils.loss": f"{_LOSSES}.loss",
+    "slime.backends.megatron_utils.cp_utils": f"{_LOSSES}.cp_utils",
     # Where releases before had them.
     "slime.utils.logging_utils": f"{_HERE}.logging_utils",
     "slime.utils.tracking_utils": f"{_HERE}.logging_utils",
@@ -34,7 +39,7 @@ MODULES = {
 }
 _PACKAGES = {
     *("slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub", "slime.rollout.rm_hub"),
-    "slime.observability",
+    *("slime.observability", "slime.backends", "slime.backends.megatron_utils"),
 }
 #: What marks `slime` as ours.
 _MARK = "__agentrl_stand_in__"
