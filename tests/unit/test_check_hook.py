@@ -254,7 +254,7 @@ CASES = [
         "buffer-filter-path", "def f(args, rollout_id, buffer, num_samples)",
         "assert [len(group) for group in buffer] == [args.n_samples_per_prompt] * 2\n"
         "return [buffer.pop() for _ in range(num_samples)]",
-        "the first group waits\nthe second group is played next\n",
+        "the first group waits\nthe second group is played next",
         "return buffer[0]", "it returned a group that is not in buffer; return the lists that are",
     ),
     Case(

@@ -44,6 +44,13 @@ def test_terms_that_cancel_leave_nothing_in_any_order() -> None:
     assert not found.any()
 
 
+def test_a_long_sum_of_large_terms_has_room() -> None:
+    """All of one sign first: half of the sum is far longer than any of its terms."""
+    x, weight = torch.rand(30, 513) + 1, torch.rand(70, 513) + 1
+    terms, opposite = torch.cat([x, x], 1), torch.cat([weight, -weight], 1)
+    assert not exact.product(terms, opposite).any()
+
+
 def test_a_product_of_torch_has_not() -> None:
     x, weight = random(300, 128), random(768, 128)
     order = torch.randperm(128)
