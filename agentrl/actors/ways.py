@@ -107,6 +107,7 @@ class Way:
             batch_size=flags.rollout_batch_size,
             group_size=flags.n_samples_per_prompt,
             buffer_filter=load_buffer_filter(place) if place else None,
+            sees_groups=env.sees_groups,
         )
         return Desk(ground)
 

@@ -17,7 +17,7 @@ import importlib
 import inspect
 import statistics
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -45,7 +45,7 @@ from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import ConfigError, EngineError, EnvError
 from agentrl.slime_modules import GENERATE_STATE
 from agentrl.tokens.chat import Message
-from agentrl.types import EpisodeId, SamplingParams
+from agentrl.types import EpisodeId, EpisodeSummary, SamplingParams
 from agentrl.user_code import Kind, Signature, hook, load
 
 __all__ = ["BatchChat", "GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
@@ -154,14 +154,11 @@ class GenerateEnv(Rollout):
             raise ConfigError(
                 f"--env generate plays a function of yours: {_FLAG} path/to/file.py[:name]"
             )
-        if reward.get("group_rm"):
-            raise ConfigError(
-                f"{_FLAG if function else ROLLOUT_FUNCTION} with --group-rm: a group's answers are "
-                "not seen together here; leave --group-rm out, and score each sample by itself"
-            )
         self.plays_batches = function is None
         self.function = load_rollout_function(place) if self.plays_batches else load_generate(place)
         self._rewards = SampleRewards(**reward)
+        # A function that plays whole groups asks for their rewards itself.
+        self.scores_groups = self._rewards.scores_groups and not self.plays_batches
 
     @classmethod
     def service_specs(cls, args: Mapping[str, Any]) -> dict[str, ServiceSpec]:
@@ -201,7 +198,7 @@ class GenerateEnv(Rollout):
             raise EngineError(f"{self.who} returned a sample whose status is aborted")
         read = [returned(each, f"{self.who}: sample {n}") for n, each in enumerate(samples)]
         self._write(samples, at)
-        worth = [await self._while_scoring(self._rewards.of(args, each)) for each in samples]
+        worth = [await self._while_scoring(self._found(args, each)) for each in samples]
         self.vote = self._rewards.vote
         rewards = [reward for reward, _ in worth]
         step = SampledStep(
@@ -234,9 +231,28 @@ class GenerateEnv(Rollout):
                 ids = response_ids(sample, f"{self.who}: sample {number}")
                 sample.response = chat.text(ids)
 
-    async def _worth_of(self, args: Args, sample: Any) -> Any:
-        """For a function that asks for the run's reward itself."""
-        return (await self._while_scoring(self._rewards.of(args, sample)))[0]
+    async def score_group(
+        self, task: dict[str, Any], episodes: Sequence[EpisodeSummary]
+    ) -> Sequence[float]:
+        return await self._bound_rewards().score_group(task, episodes)
+
+    async def _found(self, args: Args, sample: Any) -> tuple[Any, dict[str, float]]:
+        """The reward of a sample and its parts; 0 where `score_group` gives it."""
+        if self.scores_groups and self._rewards.ranks(sample):
+            return 0.0, {}
+        return await self._rewards.of(args, sample)
+
+    async def _worth_of(self, args: Args, asked: Any) -> Any:
+        """For a function that asks for the run's reward itself: of a sample, or of those of a
+        group."""
+        if isinstance(asked, list):
+            return await self._while_scoring(self._rewards.of_group(args, asked))
+        return (await self._while_scoring(self._rewards.of(args, asked)))[0]
+
+    @property
+    def sees_groups(self) -> bool:
+        """Whether its function may ask for the rewards of a group."""
+        return self.plays_batches and self._rewards.scores_groups
 
     @property
     def asks_server(self) -> bool:

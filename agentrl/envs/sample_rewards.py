@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl.config.args import Args
@@ -9,7 +10,7 @@ from agentrl.envs.messages import Message
 from agentrl.envs.reward_keys import chosen, parts
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.single_turn import SingleTurnEnv
-from agentrl.envs.slime_rewards import OfSample
+from agentrl.envs.slime_rewards import OfSample, listed
 from agentrl.errors import EnvError
 
 __all__ = ["SampleRewards"]
@@ -62,6 +63,10 @@ class SampleRewards(SingleTurnEnv):
                 )
         self._require_plain(self._label)
 
+    def ranks(self, sample: Any) -> bool:
+        """Whether its reward is known only beside those of its group."""
+        return self.scores_groups and self._of_sample(sample)._ranks() and not self.is_evaluation
+
     async def worth(self, args: Args, sample: Any) -> Any:
         """The reward of a sample alone, in the time that a reward has (--reward-timeout-s)."""
         return (await self._while_scoring(self.of(args, sample)))[0]
@@ -70,9 +75,17 @@ class SampleRewards(SingleTurnEnv):
         """The reward of a sample, and its parts as metrics."""
         found = sample.reward
         scorer = self._of_sample(sample)
+        if found is None and self.ranks(sample):
+            raise EnvError(
+                "the reward of --group-rm compares the answers of a group, and this is one sample: "
+                "a function of --rollout-function-path gives each group to batched_async_rm, and "
+                "sets sample.reward; one of --custom-generate-function-path leaves it None"
+            )
         if found is None:
             own: Any = self._own
-            if isinstance(own, OfSample):
+            if isinstance(own, OfSample) and self.scores_groups:
+                (found,) = await self._asked(args, [sample])
+            elif isinstance(own, OfSample):
                 found = own(args, sample)
                 found = await found if inspect.isawaitable(found) else found
             else:
@@ -82,3 +95,24 @@ class SampleRewards(SingleTurnEnv):
             self.vote = await scorer._vote_for(sample.response, found)
         key = self._eval_reward_key if self.is_evaluation else self._reward_key
         return chosen(found, key), parts(found)
+
+    async def of_group(self, args: Args, samples: Sequence[Any]) -> list[float]:
+        """The rewards of the samples of a group (`--group-rm`), which it sees together. Raises
+        EnvError."""
+        scorer = self._of_sample(samples[0])
+        answers = [scorer._answer(sample.response) for sample in samples]
+        own: Any = self._own
+        if isinstance(own, OfSample):
+            found = await self._asked(args, samples)
+        elif own is None:
+            found = [*await scorer._kind.ranks(answers, self._known())]
+        else:
+            found = await scorer._worths(answers, is_group=True)
+        return [chosen(worth, self._reward_key) for worth in found]
+
+    async def _asked(self, args: Args, samples: Sequence[Any]) -> list[Any]:
+        """What a function in slime's signature says of the samples themselves."""
+        own: Any = self._own
+        found = own(args, [*samples])
+        found = await found if inspect.isawaitable(found) else found
+        return listed(found, len(samples), own.__name__)

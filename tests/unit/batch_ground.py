@@ -73,6 +73,7 @@ class Batched:
         limits: Limits = LIMITS,
         config: RunConfig = CONFIG,
         buffer_filter: Any = None,
+        sees_groups: bool = False,
         **reward: Any,
     ) -> None:
         self.endpoint = Endpoint()
@@ -96,6 +97,7 @@ class Batched:
                 batch_size=batch_size,
                 group_size=SIZE,
                 buffer_filter=buffer_filter,
+                sees_groups=sees_groups,
             ),
             PATIENCE_S,
         )

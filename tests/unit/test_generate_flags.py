@@ -184,7 +184,6 @@ async def test_an_episode_of_a_batch_is_trained_as_any_other(tmp_path: Path) -> 
     ("flags", "said"),
     [
         (["--env", "tools"], "another environment is named"),
-        (["--group-rm", "--custom-rm-path", "exact"], "--group-rm: a group's answers are not seen"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

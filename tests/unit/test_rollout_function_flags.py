@@ -89,9 +89,3 @@ def test_sets_are_played_without_it(mine: Path, rows: Path) -> None:
 def test_a_function_of_slimes_that_is_not_here_is_refused(rows: Path) -> None:
     with pytest.raises(ConfigError, match="agentrl has no such function of slime's"):
         config_of(rows, _FLAG, "slime.rollout.forge_load.generate_rollout")
-
-
-def test_a_refusal_of_group_rm_names_the_flag_that_is_given() -> None:
-    said = "^--rollout-function-path with --group-rm: a group's answers are not seen together here"
-    with pytest.raises(ConfigError, match=said):
-        GenerateEnv(rollout_function="mine.py:generate", group_rm=True)

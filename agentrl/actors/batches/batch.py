@@ -37,7 +37,8 @@ _RETURN = "return RolloutFnTrainOutput(samples=...), or a list of groups, each a
 @dataclass(frozen=True, kw_only=True)
 class BatchGround:
     """What the calls of a function share. `batch_size`: groups that one call plays at most;
-    `group_size`: samples of a group; `buffer_filter`: what chooses among groups given back."""
+    `group_size`: samples of a group; `buffer_filter`: what chooses among groups given back;
+    `sees_groups`: the reward is one of groups."""
 
     function: Callable[..., Any]
     chat: ChatFormat
@@ -47,6 +48,7 @@ class BatchGround:
     batch_size: int
     group_size: int
     buffer_filter: BufferFilter | None = None
+    sees_groups: bool = False
 
     @property
     def who(self) -> str:
@@ -120,18 +122,20 @@ class Batch:
         host = args.sglang_router_ip.rpartition("@")[2]
         args.sglang_router_ip = f"agentrl:{self._token}@{host}"
         args.rollout_batch_size = args.over_sampling_batch_size = self.wanted
-        with judging(self._judge):
+        with judging(self._judge, sees_groups=self._ground.sees_groups):
             found = self._ground.function(args, self.number, BatchSource(self), evaluation=False)
             return run(found) if asyncio.iscoroutine(found) else found
 
-    async def _judge(self, args: Any, sample: Any) -> Any:
-        """The run's reward, which is known in the loop of the worker."""
+    async def _judge(self, args: Any, asked: Any) -> Any:
+        """The run's reward of a sample, or of those of a group, which is known in the loop of the
+        worker."""
+        samples = asked if isinstance(asked, list) else [asked]
         with self._lock:
-            group = self._groups[self._known(sample)]
-            index = sample.index % self._ground.group_size
+            group = self._groups[self._number_of(samples)]
+            index = samples[0].index % self._ground.group_size
             ticket = group.tickets.get(index) or next(iter(group.tickets.values()), self._first)
-        asked = asyncio.run_coroutine_threadsafe(_of(ticket, args, sample), ticket.loop)
-        return await asyncio.wrap_future(asked)
+        found = asyncio.run_coroutine_threadsafe(_of(ticket, args, asked), ticket.loop)
+        return await asyncio.wrap_future(found)
 
     # ---- groups ----
 
@@ -330,5 +334,5 @@ def _is_number(value: object) -> bool:
         return False
 
 
-async def _of(ticket: BatchEpisode, args: Any, sample: Any) -> Any:
-    return await ticket.worth(args, sample)
+async def _of(ticket: BatchEpisode, args: Any, asked: Any) -> Any:
+    return await ticket.worth(args, asked)

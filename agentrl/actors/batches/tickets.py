@@ -31,8 +31,9 @@ class Delivered:
 
 @dataclass(eq=False)
 class BatchEpisode:
-    """`sample`: as the function is given it; `worth`: what a sample is worth, in the loop of the
-    worker; `timed`: called there when the time of the episode begins (True) or stops."""
+    """`sample`: as the function is given it; `worth`: what a sample is worth, or each of a group,
+    in the loop of the worker; `timed`: called there when the time of the episode begins (True) or
+    stops."""
 
     assignment: EpisodeAssignment
     client: TurnClient
