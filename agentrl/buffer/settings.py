@@ -3,6 +3,7 @@
 import msgspec
 
 from agentrl.config.run import RunConfig, StalenessPolicy
+from agentrl.config.unread import is_read
 from agentrl.errors import ConfigError
 from agentrl.types import SamplingParams, Task
 
@@ -10,6 +11,9 @@ __all__ = ["SEGMENT_BYTES", "BufferSettings"]
 
 #: Where a segment is closed.
 SEGMENT_BYTES = 64 * 1024**2
+
+#: Functions of the user's that see the rows of the tasks of a lease.
+_SEE_ROWS = ("custom_rollout_log_function_path", "custom_convert_samples_to_train_data_path")
 
 #: What took two attempts at an episode is being started again, which takes 10 to 30 s.
 RETRY_PAUSE_S = 30.0
@@ -116,8 +120,9 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
             sampling=sampling,
             sampling_of_parts=sampling_of_parts or {},
             rollout_seed=config.rollout_seed,
-            tells_rows=config.custom_rollout_log_function_path is not None
-            or config.custom_convert_samples_to_train_data_path is not None,
+            tells_rows=any(
+                is_read(config, name) and getattr(config, name) is not None for name in _SEE_ROWS
+            ),
             tells_judged=config.rollout_all_samples_process_path is not None,
         )
 
