@@ -254,6 +254,7 @@ def _check_hooks(config: RunConfig) -> None:
     from agentrl.envs.buffer_filter import load_buffer_filter
     from agentrl.envs.sample_hooks import load_hook
     from agentrl.envs.slime_logs.functions import KINDS, load_log
+    from agentrl.envs.slime_source import require_buffer
     from agentrl.learner.hooks import LearnerHooks
 
     LearnerHooks(config)
@@ -264,6 +265,7 @@ def _check_hooks(config: RunConfig) -> None:
         load_hook(place)
     if config.buffer_filter_path is not None:
         load_buffer_filter(config.buffer_filter_path)
+        require_buffer(config)
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:

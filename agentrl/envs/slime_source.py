@@ -16,16 +16,17 @@ from typing import Any
 
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_place import PlacedSource, keeps_place
+from agentrl.envs.slime_stand_in.data_source import RolloutDataSourceWithBuffer
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.envs.source_journal import SourceJournal
 from agentrl.envs.source_thread import SourceThread
 from agentrl.envs.travel import arrived
-from agentrl.errors import DataError
+from agentrl.errors import ConfigError, DataError
 from agentrl.slime_modules import show
 from agentrl.types import Task
 from agentrl.user_code import Kind, load
 
-__all__ = ["SOURCES", "SlimeSource", "load_source"]
+__all__ = ["SOURCES", "SlimeSource", "load_source", "require_buffer"]
 
 _FLAG = "--data-source-path"
 
@@ -52,6 +53,21 @@ def load_source(place: str) -> Callable[[Any], Any]:
     this process has slime's modules that such classes import."""
     show()
     return load(SOURCES, place)
+
+
+def require_buffer(config: RunConfig) -> None:
+    """Raise ConfigError where a function of --buffer-filter-path has nothing to choose from: a run
+    without a rollout function, and a class that keeps no groups which were given back."""
+    if config.rollout_function_path is not None or config.data_source_path is None:
+        return
+    source: object = load_source(config.data_source_path)
+    if not isinstance(source, type) or not issubclass(source, RolloutDataSourceWithBuffer):
+        raise ConfigError(
+            f"--buffer-filter-path {config.buffer_filter_path}: nothing calls it, because "
+            f"{_FLAG} {config.data_source_path} keeps no groups that were given back; have the "
+            "class inherit from slime.rollout.data_source.RolloutDataSourceWithBuffer, or leave "
+            "the filter out"
+        )
 
 
 class SlimeSource:

@@ -8,10 +8,11 @@ import pytest
 from agentrl.actors.report import PlayedEpisode
 from agentrl.config.args import Args
 from agentrl.envs.buffer_filter import chosen, load_buffer_filter
+from agentrl.envs.slime_source import require_buffer
 from agentrl.envs.slime_stand_in.data_source import RolloutDataSourceWithBuffer
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import ConfigError, EnvError
-from agentrl.types import Outcome, StopReason
+from agentrl.types import StopReason
 from tests.unit.batch_ground import QUESTIONS, Batched, answered, assigned
 from tests.unit.rollout_ground import Policy
 from tests.unit.test_batches import says
@@ -29,6 +30,17 @@ def first_alone(args: Any, rollout_id: None, buffer: list[Any], num_samples: int
     """The first group; the others are given up."""
     (first, *_), buffer[:] = buffer, []
     return [first]
+
+
+class Bare:
+    def __init__(self, args: Any) -> None: ...
+
+    def get_samples(self, num_samples: int) -> list[Any]:
+        return []
+
+
+class Buffered(RolloutDataSourceWithBuffer):
+    pass
 
 
 def none_of_them(args: Any, rollout_id: None, buffer: list[Any], num_samples: int) -> list[Any]:
@@ -104,12 +116,39 @@ async def test_what_it_takes_out_and_does_not_return_is_filtered() -> None:
 
 
 @pytest.mark.anyio
-async def test_where_it_leaves_nothing_to_play_the_groups_fail_with_its_name() -> None:
-    played, _ = await played_with(none_of_them, kept=1)
-    failed = [each.report for each in played if each.report.outcome is Outcome.ENV_ERROR]
-    assert len(failed) == 4
-    for report in failed:
-        assert "--buffer-filter-path chose none of the 2 groups" in str(report.error)
+async def test_what_it_leaves_waits_and_is_given_up_beside_no_other() -> None:
+    played, calls = await played_with(none_of_them, kept=1)
+    assert [each.report.stop_reason for each in played].count(StopReason.GIVEN_UP) == 4
+    assert calls == [[*QUESTIONS], []]
+
+
+@pytest.mark.anyio
+async def test_a_part_of_a_group_is_played_beside_what_it_leaves() -> None:
+    calls = []
+
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        groups = data_source.get_samples(1)
+        if rollout_id == 0:
+            data_source.add_samples(groups)
+            groups = data_source.get_samples(1)
+        calls.append([_question(group) for group in groups])
+        return [await answered(args, group) for group in groups]
+
+    batched = Batched(generate, batch_size=2, buffer_filter=none_of_them)
+    played = await batched.play(assigned(2)[:-1], Policy(says))
+    assert calls[0] == [QUESTIONS[1]]
+    assert [each.report.error for each in played][-1] is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("function", [None, newest])
+async def test_an_ask_for_no_group_gives_none_at_once(function: Any) -> None:
+    async def generate(args: Any, rollout_id: int, data_source: Any, evaluation: bool) -> Any:
+        assert data_source.get_samples(0) == data_source.get_samples(-1) == []
+        return [await answered(args, group) for group in data_source.get_samples(2)]
+
+    played = await Batched(generate, buffer_filter=function).play(assigned(3), Policy(says))
+    assert [each.report.error for each in played] == [None] * 6
 
 
 def test_the_buffer_of_a_data_source_is_chosen_from_by_it(tmp_path: Path) -> None:
@@ -124,6 +163,34 @@ def test_the_buffer_of_a_data_source_is_chosen_from_by_it(tmp_path: Path) -> Non
     prompts = [group[0].prompt for group in source.get_samples(2)]
     assert prompts == ["new", "1?"]
     assert [group[0].prompt for group in source.buffer] == ["old"]
+    assert len(source.get_samples(0)) == 0
+    source.buffer.clear()  # of nothing it is not asked to choose
+    assert [group[0].prompt for group in source.get_samples(1)] == ["2?"]
+
+
+def test_a_group_of_a_buffer_is_given_once_though_the_function_leaves_it_there(
+    tmp_path: Path,
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "1?", "label": "1"}\n')
+    mine = tmp_path / "mine.py"
+    mine.write_text("def looks(args, buffer, num_samples):\n    return buffer[:num_samples]\n")
+    flags = ("--data-source-path", "slime.rollout.data_source.RolloutDataSourceWithBuffer")
+    source = RolloutDataSourceWithBuffer(
+        Args(config_of(rows, *flags, "--buffer-filter-path", str(mine)))
+    )
+    source.add_samples([[Sample(prompt="a")], [Sample(prompt="b")]])
+    prompts = [[group[0].prompt for group in source.get_samples(1)] for _ in range(3)]
+    assert prompts == [["a"], ["b"], ["1?"]]
+
+
+def test_a_data_source_without_a_buffer_has_nothing_to_choose_from(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "1?", "label": "1"}\n')
+    flags = ("--data-source-path", f"{__name__}:Bare", "--buffer-filter-path", f"{__name__}:newest")
+    with pytest.raises(ConfigError, match="keeps no groups that were given back; have the class"):
+        require_buffer(config_of(rows, *flags))
+    require_buffer(config_of(rows, *flags[:1], f"{__name__}:Buffered", *flags[2:]))
 
 
 def test_a_run_that_gives_no_group_back_refuses_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from agentrl.actors.batches.batch import Batch, BatchGround
@@ -201,14 +201,16 @@ class Desk:
             self._changed,
         )
 
-    def _ready(self, wanted: int) -> list[Group]:
-        """The groups to take now, the oldest first; none: it is too early, or there are none."""
-        whole = [group for group in self._waiting.values() if group.is_whole]
+    def _ready(self, wanted: int, passed: Sequence[Group] = ()) -> list[Group]:
+        """The groups to take now, but for those `passed` over, the oldest first; none: it is too
+        early, or there are none."""
+        others = [group for group in self._waiting.values() if group not in passed]
+        whole = [group for group in others if group.is_whole]
         quiet_s = time.monotonic() - self._since
         if len(whole) >= wanted or (whole and quiet_s >= self._patience_s):
             return whole
         is_late = quiet_s >= _PATIENCE_FACTOR_OF_PARTS * self._patience_s
-        return [*self._waiting.values()] if is_late else []
+        return others if is_late else []
 
     def _wait(self) -> None:
         self._changed.wait(self._patience_s / 4 if self._waiting else None)
@@ -218,7 +220,7 @@ class Desk:
         function has some already, no longer than nothing comes."""
         until = time.monotonic() + self._patience_s
         passed: list[Group] = []
-        while True:
+        while num > 0:
             with self._changed:
                 ready = self._awaited(batch, num, passed, until)
                 back = self._back.among([*self._waiting.values()])
@@ -227,24 +229,27 @@ class Desk:
             choice = self._back.choose(self._args, ready, back, num)
             with self._changed:
                 self._require(batch)
-                self._drop(batch, choice.dropped)
+                self._drop(batch, choice.dropped, "took the group out of the buffer")
                 passed += choice.passed
                 here = [group for group in choice.taken if self._waits(group)]
                 if taken := [self._taken(batch, group) for group in here]:
                     self._time_waiting(runs=False)
                     return taken
+        return []
 
     def _awaited(self, batch: Batch, num: int, passed: list[Group], until: float) -> list[Group]:
-        """The groups to take now, but for those that were passed over; none where the function has
-        some already, and no other comes."""
-        while not (ready := [group for group in self._ready(num) if group not in passed]):
+        """The groups to take now, but for those that were passed over; none where no other comes.
+        Where the function has none either, those are given up: while they wait, the run may have no
+        room for others."""
+        while not (ready := self._ready(num, passed)):
             self._require(batch)
+            if not self._waiting and batch.is_empty and not batch.has_settled:
+                raise EnvError("there is nothing to play any more")
             is_late = time.monotonic() >= until
-            if all(group in passed for group in self._waiting.values()):
-                if batch.is_empty and not batch.has_settled and (is_late or not self._waiting):
-                    raise EnvError(_nothing_but(passed))
-                if is_late:
-                    return []
+            if is_late and all(group in passed for group in self._waiting.values()):
+                if batch.is_empty:
+                    self._drop(batch, passed, "left the group in the buffer, beside no other")
+                return []
             self._changed.wait(self._patience_s / 4)
         self._require(batch)
         return ready
@@ -252,13 +257,13 @@ class Desk:
     def _waits(self, group: Group) -> bool:
         return self._waiting.get(group.name) is group
 
-    def _drop(self, batch: Batch, groups: list[Group]) -> None:
-        """Give up what a buffer filter has taken out of the buffer."""
+    def _drop(self, batch: Batch, groups: list[Group], why: str) -> None:
+        """Give up what a buffer filter does not want."""
         for group in filter(self._waits, groups):
             batch.has_settled = True
             del self._waiting[group.name]
             for ticket in group.tickets.values():
-                ticket.fail(GivenUpError(f"{BUFFER_FILTER} took the group out of the buffer"))
+                ticket.fail(GivenUpError(f"{BUFFER_FILTER} {why}"))
 
     def _taken(self, batch: Batch, group: Group) -> list[Any]:
         del self._waiting[group.name]
@@ -309,12 +314,3 @@ class Desk:
             for ticket in group.tickets.values():
                 ticket.fail(error)
             del self._waiting[group.name]
-
-
-def _nothing_but(passed: list[Group]) -> str:
-    if not passed:
-        return "there is nothing to play any more"
-    return (
-        f"{BUFFER_FILTER} chose none of the {len(passed)} groups that were given back, and there "
-        "is no other to play"
-    )

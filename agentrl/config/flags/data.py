@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from agentrl.config.facts import (
     ACTS,
     ENGINES,
-    FREE,
     GROUPS,
     PLAYED,
     POLICY,
@@ -14,6 +13,7 @@ from agentrl.config.facts import (
     TRAINS,
     fixed,
     flag,
+    noted,
 )
 from agentrl.config.flags.run import RunFlags
 from agentrl.shipped import CHAT_FORMATS, REWARDS
@@ -55,7 +55,10 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
             modes=POLICY,
             needs="given_back",
             holds="code",
-            on_resume=FREE,
+            on_resume=noted(
+                "a data source that keeps no place is asked again for what it gave, and under "
+                "another filter it may give other tasks, which ends the run"
+            ),
         ),
     ] = None
     input_key: Annotated[

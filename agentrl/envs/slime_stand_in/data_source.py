@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.envs.buffer_filter import load_buffer_filter
+from agentrl.envs.buffer_filter import chosen, load_buffer_filter
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.envs.sources import RowSource
@@ -114,8 +114,15 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
 
     def get_samples(self, num_samples: int) -> list[Group]:
         """See `DataSource`."""
-        kept = self.buffer_filter(self.args, None, self.buffer, num_samples)
+        kept = self._kept(num_samples) if self.buffer and num_samples > 0 else []
         return [*kept, *super().get_samples(num_samples - len(kept))]
+
+    def _kept(self, num: int) -> list[Group]:
+        groups = self.buffer
+        taken, dropped = chosen(self.buffer_filter, self.args, groups, num)
+        out = {*taken, *dropped}
+        self.buffer = [group for place, group in enumerate(groups) if place not in out]
+        return [groups[place] for place in taken]
 
     def add_samples(self, samples: Sequence[Group]) -> None:
         """Put groups where the next `get_samples` finds them."""
