@@ -122,6 +122,14 @@ class State:
         elif isinstance(row, Mark):
             self.marks[row.key] = row.value
 
+    def drop_answers(self, mint: int) -> None:
+        """No verdict on this open group comes any more, so nothing reads what its episodes said."""
+        for row in self.group_episodes(mint):
+            if row.answer:
+                bare = msgspec.structs.replace(row, answer="")
+                self.emit(Persist(bare))  # its trajectories are counted already
+                self.episodes[mint, row.index] = bare
+
     def forget_leases(self) -> None:
         """Leases that are both retired and published are of no use to anyone."""
         through = min(self.published_through, self.retired_through)
