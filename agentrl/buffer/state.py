@@ -1,7 +1,7 @@
 """`State`: the durable rows in memory, their indices, and the effects of the event in progress.
 
-Every change of a row goes through `put`, which writes the row down as a Persist effect and keeps
-the indices true, so what a restart reads back equals what was here.
+Every change of a row goes through `put`, but for `drop_answers`. Both write the row down as a
+Persist effect, so what a restart reads back equals what was here; `put` keeps the indices true.
 
     group    MINTED -> READY -> LEASED -> STEPPED -> RETIRED       (any open state -> RETIRED)
     episode  queued -> claimed -> finished(outcome)                (claimed -> queued on a retry)
