@@ -195,6 +195,7 @@ def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
         close(state, number, Fate.FILTERED, verdict.reason)
     else:
         rewards = tuple(verdict.rewards)
+        state.drop_answers(number)
         state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
     return defect
 
@@ -204,6 +205,7 @@ def close(state: State, number: int, fate: Fate, reason: str) -> None:
     group = state.groups[number]
     if fate not in (Fate.FILTERED, Fate.SURPLUS, Fate.CANCELLED):
         account(state, number, trained=0)
+    state.drop_answers(number)
     for row in state.group_episodes(number):
         if row.outcome is None:
             state.put(msgspec.structs.replace(row, worker=None, outcome=Outcome.CANCELLED))

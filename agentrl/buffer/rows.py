@@ -61,7 +61,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True):
 
 class EpisodeRow(msgspec.Struct, frozen=True):
     """An episode: queued (no worker, no outcome), claimed (worker), finished (outcome). `wall_s`:
-    how long the attempt took that gave it its outcome."""
+    how long the attempt took that gave it its outcome; `answer`: for the judge, and empty once its
+    group has a verdict or a fate."""
 
     mint: int
     index: int

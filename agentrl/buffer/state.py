@@ -1,7 +1,7 @@
 """`State`: the durable rows in memory, their indices, and the effects of the event in progress.
 
-Every change of a row goes through `put`, which writes the row down as a Persist effect and keeps
-the indices true, so what a restart reads back equals what was here.
+Every change of a row goes through `put`, but for `drop_answers`. Both write the row down as a
+Persist effect, so what a restart reads back equals what was here; `put` keeps the indices true.
 
     group    MINTED -> READY -> LEASED -> STEPPED -> RETIRED       (any open state -> RETIRED)
     episode  queued -> claimed -> finished(outcome)                (claimed -> queued on a retry)
@@ -121,6 +121,14 @@ class State:
             self._put_lease(row)
         elif isinstance(row, Mark):
             self.marks[row.key] = row.value
+
+    def drop_answers(self, mint: int) -> None:
+        """No verdict on this open group comes any more, so nothing reads what its episodes said."""
+        for row in self.group_episodes(mint):
+            if row.answer:
+                bare = msgspec.structs.replace(row, answer="")
+                self.emit(Persist(bare))  # its trajectories are counted already
+                self.episodes[mint, row.index] = bare
 
     def forget_leases(self) -> None:
         """Leases that are both retired and published are of no use to anyone."""

@@ -4,8 +4,8 @@
 
 It is called in a process of its own beside the driver, once for each lease, one call after the
 other, and once at the end of the run for what was judged after the last lease. Nothing waits for it
-but that end, for two minutes at most. What it raises, holds up or ends costs its own figures. What
-it is not shown is counted, and told at the end.
+but that end, for two minutes at most. What it raises, holds up or ends costs its own figures. A
+group was shown when a call with it has come to its end; others are counted, and told at the end.
 """
 
 import logging
@@ -49,13 +49,14 @@ class AllSamples:
         self._process = LogProcess(config, log)
         self._recorder = recorder
         self._groups = groups or JudgedGroups()
+        self._num_lost = 0
         self._lease = 0
         self._is_over = False
         self._more, self._done = anyio.Event(), anyio.Event()
 
     def judged(self, group: Mapping[str, Any]) -> None:
         """The buffer tells of a group (`JudgedGroup`)."""
-        self._groups.add(msgspec.json.encode(group))
+        self._groups.add(msgspec.msgpack.encode(group))
 
     def leased(self, number: int) -> None:
         """Lease `number` was made: the function is called with what was judged until now."""
@@ -68,7 +69,10 @@ class AllSamples:
         while True:
             self._more = anyio.Event()
             if (batch := self._groups.take()) is not None:
-                await self._show(*batch)
+                number, groups = batch
+                self._num_lost += len(groups)  # also where the end of the run does not wait for it
+                if await self._is_shown(number, groups):
+                    self._num_lost -= len(groups)
             elif self._is_over:
                 break
             else:
@@ -82,24 +86,27 @@ class AllSamples:
         self.leased(self._lease)
         with anyio.move_on_after(limit_s):
             await self._done.wait()
-        lost = self._groups.num_dropped + self._groups.num_groups
+        lost = self._num_lost + self._groups.num_dropped + self._groups.num_groups
         if lost:
             self._recorder.note(
-                f"note: {lost} judged groups were not shown to {self._who}: it was too slow, or "
-                "more of them waited for a lease than there is room for"
+                f"note: {lost} judged groups were not shown to {self._who}: no call with them came "
+                "to its end, or more of them waited than there is room for"
             )
 
     def close(self) -> None:
         """End its process."""
         self._process.close()
 
-    async def _show(self, iteration: int, groups: list[bytes]) -> None:
+    async def _is_shown(self, iteration: int, groups: list[bytes]) -> bool:
         try:
             self._process.ask(AboutJudged(iteration, [msgspec.Raw(group) for group in groups]))
         except OSError as error:
-            found = Logged(told=f"{self._who}: no process can begin for it: {error}")
+            told = f"{self._who}: no process can begin for it: {error}"
+            found = Logged(told=told, call="lost")
         else:
             found = await anyio.to_thread.run_sync(self._process.answer, abandon_on_cancel=True)
         if found.told:
             _LOG.warning("%s", found.told)
-        self._recorder.logged(iteration, found.figures, found.told)
+        is_over = found.call == "over"
+        self._recorder.logged(iteration, found.figures, found.told, is_over=is_over)
+        return found.call == "made"

@@ -90,7 +90,8 @@ class Evaluator:
         for order in orders:
             self._record(order, step, is_shown=not logged.alone)
             self._state.evaluations[order.id] = {}  # that it has ended is all that is asked for
-        self._recorder.logged(step, logged.figures, logged.told)
+        is_over = logged.call == "over"
+        self._recorder.logged(step, logged.figures, logged.told, is_over=is_over)
 
     async def evaluate_beside(self, interval: int) -> None:
         """Evaluate the first weights that are published after every `interval` iterations; what

@@ -10,7 +10,7 @@ from collections import deque
 
 __all__ = ["MAX_WAITING_BYTES", "JudgedGroups"]
 
-#: Most bytes of encoded groups that wait.
+#: Most bytes of encoded groups that wait. Those that were taken are no longer counted.
 MAX_WAITING_BYTES = 128 * 1024**2
 
 

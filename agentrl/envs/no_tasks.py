@@ -9,11 +9,14 @@ __all__ = ["NoTasks"]
 
 
 class NoTasks:
-    """In the place of slime's source of training data, or of its `get_samples`. Whatever is asked
-    of it raises EnvError with `why`, which says what to do."""
+    """In the place of slime's source of training data, or of its `get_samples`. It is there, and
+    true. Whatever is asked of it raises EnvError with `why`, which says what to do."""
 
     def __init__(self, why: str) -> None:
         self._why = why
+
+    def __bool__(self) -> bool:
+        return True
 
     def __call__(self, num_samples: int) -> NoReturn:
         raise EnvError(self._why)

@@ -78,7 +78,7 @@ class Recorder:
         self._judge_error_told = False
         self._dropped = DroppedGroups()
         self._num_flat = 0
-        self._log_error_told: set[str] = set()
+        self._log_error_told: set[tuple[str, bool]] = set()
         self._latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -143,10 +143,12 @@ class Recorder:
         why = one_line(str(data.get("error") or ""), _ERROR_CHARS)
         self._progress.note(f"evaluation {name}: {_scored(score, how)}{why and f' ({why})'}")
 
-    def logged(self, step: int, figures: Mapping[str, float], told: str) -> None:
+    def logged(
+        self, step: int, figures: Mapping[str, float], told: str, *, is_over: bool = False
+    ) -> None:
         """What a log function made of the evaluation after iteration `step`, and what went wrong
-        with it."""
-        self._tell_log_error(told)
+        with it; `is_over`: it is not called again."""
+        self._tell_log_error(told, is_over=is_over)
         if figures:
             self._writer.logged(step, figures)
 
@@ -255,16 +257,17 @@ class Recorder:
             "histograms": histograms,
         }
         if (logged := data.get("logged")) is not None:
-            self._tell_log_error(logged.get("told", ""))
+            self._tell_log_error(logged.get("told", ""), is_over=logged.get("call") == "over")
             event |= {"logged": logged.get("figures", {}), "alone": logged.get("alone", False)}
         return event
 
-    def _tell_log_error(self, told: str) -> None:
-        """Once for each flag."""
-        flag = told.partition(" ")[0]
-        if told and flag not in self._log_error_told:
-            self._log_error_told.add(flag)
-            self.note(f"note: {one_line(told, _ERROR_CHARS)}; the run goes on, and asks it again")
+    def _tell_log_error(self, told: str, *, is_over: bool) -> None:
+        """Once for each flag, and once more when its function is not called again."""
+        key = (told.partition(" ")[0], is_over)
+        if told and key not in self._log_error_told:
+            self._log_error_told.add(key)
+            then = " without it" if is_over else ", and calls it again"
+            self.note(f"note: {one_line(told, _ERROR_CHARS)}; the run goes on{then}")
 
     def _throughput(self, buffer: Mapping[str, Any]) -> dict[str, float]:
         """What engines sampled in the last iterations; a buffer that restarted counts from 0 again,

@@ -188,11 +188,13 @@ class Fetch(_FromLearner, frozen=True, tag="fetch"):
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a log function of the user's made of an iteration or an evaluation. `alone`: trackers
-    shall have its figures in place of the run's own; `told`: what went wrong."""
+    shall have its figures in place of the run's own; `told`: what went wrong; `call`: `made`,
+    `lost` (it did not begin, or not end), or `over` (and the function is not called again)."""
 
     figures: dict[str, float] = {}
     alone: bool = False
     told: str = ""
+    call: Literal["made", "lost", "over"] = "made"
 
 
 class Stepped(_FromLearner, frozen=True, tag="stepped"):

@@ -2,6 +2,7 @@
 function, for each lease, in a process of its own."""
 
 import json
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from agentrl.cluster.all_samples import AllSamples
 from agentrl.cluster.judged_groups import JudgedGroups
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
+from agentrl.envs.slime_logs.process import MAX_LATE
 from agentrl.errors import ConfigError
 from agentrl.telemetry.recorder import Recorder
 from agentrl.types import SamplingParams, Task
@@ -50,6 +52,8 @@ def save(args, all_samples, data_source):
         os._exit(3)
     if word == "hang":
         open(args.hf_checkpoint).read()
+    if word == "tell":
+        raise ValueError(repr(all_samples[0][0].metadata))
 """
 
 
@@ -64,7 +68,10 @@ class Told:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def logged(self, step: int, figures: dict[str, float], told: str) -> None:
+    def logged(
+        self, step: int, figures: dict[str, float], told: str, *, is_over: bool = False
+    ) -> None:
+        assert is_over == ("is not called again" in told)
         self.figures.append((step, figures, told))
         self.changed.set()
         self.changed = anyio.Event()
@@ -93,10 +100,10 @@ class Site:
         self.all = AllSamples(self.config, self.log, cast(Recorder, self.told), groups)
         self._heard = 0
 
-    def judge(self, *keeps: bool, word: str = "2+2") -> None:
+    def judge(self, *keeps: bool, word: str = "2+2", **row: Any) -> None:
         """Have a group played and judged for each of these."""
         for keep in keeps:
-            self.buffer.offer(1, row={"input": word, "label": "4"})
+            self.buffer.offer(1, row={"input": word, "label": "4", **row})
             for episode in self.buffer.assigned("w0.1"):
                 self.buffer.finish("w0.1", episode.id, answer="four")
             self.buffer.judge_all("w0.1", keep=keep)
@@ -181,6 +188,63 @@ async def test_what_it_raises_or_ends_is_told_and_it_is_called_again(
     assert told in said
     # a process that ended has forgotten its count
     assert figures["mine/calls"] == (2 if word == "raise" else 1)
+    notes = [note.split(" were")[0] for note in site.told.notes]
+    assert notes == ([] if word == "raise" else ["note: 2 judged groups"])
+
+
+async def not_shown(site: Site) -> str:
+    """What the end tells of the groups of two leases."""
+    async with calling(site):
+        for number in (1, 2):
+            site.judge(True, True)
+            site.buffer.lease(number)
+            site.buffer.step(number)
+            site.hear()
+        await site.all.end()
+    (note,) = site.told.notes
+    return note
+
+
+async def test_what_a_function_that_is_not_called_again_misses_is_counted(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.all._process._num_late = MAX_LATE
+    assert (await not_shown(site)).startswith("note: 4 judged groups were not shown to")
+    assert ["is not called again" in told for _, _, told in site.told.figures] == [True, True]
+
+
+async def test_what_no_process_can_begin_for_is_counted(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.all = AllSamples(site.config, tmp_path / "no" / "log", cast(Recorder, site.told))
+    assert (await not_shown(site)).startswith("note: 4 judged groups were not shown to")
+    assert ["no process can begin" in told for _, _, told in site.told.figures] == [True, True]
+
+
+async def test_a_function_that_cannot_be_loaded_has_seen_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    (tmp_path / "mine.py").write_text("import no_such_module")
+    assert (await not_shown(site)).startswith("note: 4 judged groups were not shown to")
+    assert ["no_such_module" in told for _, _, told in site.told.figures] == [True, True]
+
+
+async def test_a_group_that_cannot_be_read_is_not_the_functions_fault(tmp_path: Path) -> None:
+    async with calling(Site(tmp_path)) as site:
+        site.all.judged({"mint": "x"})
+        await site.all.end()
+    ((_, _, told),) = site.told.figures
+    assert told.startswith(f"{FLAG} {site.place}: the function is not called, for what it is given")
+    assert "Expected `int`, got `str` - at `$.mint`" in told
+    assert [note.split(" were")[0] for note in site.told.notes] == ["note: 1 judged groups"]
+
+
+async def test_rows_arrive_as_they_were_told(tmp_path: Path, seen: Path) -> None:
+    odd = {"score": math.nan, "image": b"\xff", "by_number": {7: "seven"}}
+    async with calling(Site(tmp_path)) as site:
+        site.judge(True, True, word="tell", metadata=odd)
+        site.buffer.lease(1)
+        site.hear()
+        await site.all.end()
+    ((_, _, told),) = site.told.figures
+    assert f"ValueError: {odd!r}" in told
 
 
 async def test_the_loop_goes_on_while_it_works_and_what_waits_is_shown_afterwards(
@@ -219,7 +283,8 @@ async def test_at_the_end_groups_that_it_was_too_slow_for_are_counted(
         await site.all.end(limit_s=0)
         file.close()
     (note,) = site.told.notes
-    assert note.startswith(f"note: 3 judged groups were not shown to {FLAG} {site.place}: it was")
+    # those of the call that did not come to its end, and those that waited
+    assert note.startswith(f"note: 5 judged groups were not shown to {FLAG} {site.place}: no call")
 
 
 async def test_groups_for_which_there_is_no_room_are_counted(tmp_path: Path, seen: Path) -> None:

@@ -1,8 +1,12 @@
 """Judging: what a group is judged on, and what verdicts, lost judges and filters make of it."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from agentrl.bounds import MAX_ANSWERS_CHARS
+from agentrl.buffer.ledger import Ledger
 from agentrl.types import Fate, Outcome
 from agentrl.wire.messages import Judge, PeerLost, Refused, TaskCredit, Verdict
 from tests.unit.buffer_bench import bench
@@ -130,6 +134,36 @@ def test_a_group_that_is_dropped_without_rewards_is_told_with_its_own() -> None:
     (group,) = b.told("judged")
     assert [each.reward for each in group["episodes"]] == [0.25, 0.25]
     assert group["reason"] == "dull"
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict("00000001", [1.0, 0.0]),
+        Verdict("00000001", [1.0, 0.0], keep=False, reason="dull"),
+        Verdict("00000001", error="the judge raised"),
+    ],
+)
+def test_what_episodes_said_is_kept_until_the_verdict(verdict: Verdict, tmp_path: Path) -> None:
+    b = bench()
+    b.offer(1)
+    for episode in b.assigned("w0.1"):
+        b.finish("w0.1", episode.id, answer="four")
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.commit(b.rows)
+        before = ledger.load_all()
+        assert [row.answer for row in before.episodes] == ["four", "four"]
+        b.rows.clear()
+        b.say("w0.1", verdict)
+        ledger.commit(b.rows)
+        after, restarted = ledger.load_all(), ledger.load()
+    bare = [msgspec.structs.replace(row, answer="") for row in before.episodes]
+    assert list(after.episodes) == bare
+    # memory holds what a restart reads, and counts no trajectory twice
+    state = b.core.state
+    assert list(restarted.episodes) == [*state.episodes.values()]
+    assert restarted.total_sampled_tokens == state.total_sampled_tokens == 8
+    assert restarted.segments[1].live == 2 * state.needs_segment(1)
 
 
 def test_of_long_texts_a_judged_group_has_the_end() -> None:

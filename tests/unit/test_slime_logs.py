@@ -193,6 +193,14 @@ def test_a_function_of_all_samples_is_given_no_tasks(tmp_path: Path) -> None:
         assert found.told.endswith(f"({path}:2)")
 
 
+def test_a_function_may_ask_whether_it_has_a_source_of_tasks(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.py").write_text(
+        "def f(args, all_samples, data_source):\n    assert data_source\n"
+    )
+    config = RunConfig(rollout_all_samples_process_path=f"{path}:f")
+    assert logged(ALL_SAMPLES, config, 1, []) == Logged()
+
+
 def test_what_a_function_of_all_samples_returns_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from slime.observability.logging_utils import log\n"

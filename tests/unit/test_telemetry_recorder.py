@@ -119,6 +119,20 @@ def test_figures_of_a_log_function_stand_beside_those_of_the_run(run_dir: Path) 
     assert stream.getvalue().count(told) == 1
 
 
+def test_that_a_log_function_is_not_called_again_is_a_note_of_its_own(run_dir: Path) -> None:
+    stream = io.StringIO()
+    flags = [f"--custom-{kind}-function-path mine.py:f" for kind in ("rollout-log", "eval-log")]
+    with Recorder(run_dir, settings(2), ManualClock(), stream=stream, registry=STRICT) as recorder:
+        for number, call in enumerate(["lost", "over", "over"], 1):
+            logged = {"told": f"{flags[0]}: {call}", "call": call}
+            recorder.event("step", step_data(number) | {"logged": logged})
+            recorder.logged(number, {}, f"{flags[1]}: {call}", is_over=call == "over")
+    out = " ".join(stream.getvalue().split())
+    for flag in flags:
+        assert out.count(f"note: {flag}: lost; the run goes on, and calls it again") == 1
+        assert out.count(f"note: {flag}: over; the run goes on without it") == 1
+
+
 def test_each_evaluation_is_one_line_with_its_numbers_by_set(recorded: Path) -> None:
     first, second = (line for line in lines(recorded) if "eval" in line)
     assert first["step"] == 0

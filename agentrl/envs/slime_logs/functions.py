@@ -11,7 +11,7 @@ number is left out and told; so is whatever the function raises.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
@@ -70,6 +70,7 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
     extra: dict[str, Any] = {}
     alone, told = False, ""
     function = None
+    call: Literal["made", "lost"] = "made"
     with taking() as taken:
         try:
             function = load_log(field, place)
@@ -79,13 +80,14 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
                 alone = bool(function(iteration, Args(config), given, extra, *more))
         except ConfigError as error:
             told = str(error)
+            call = "made" if function else "lost"
         except (Exception, SystemExit) as error:
             where = f": {place_in(function)}" if function and not place_of(error) else ""
             told = f"{KINDS[field].flag} {place}: {words_of(error)}{where}"
     figures, lost = _figures([*taken, *([] if alone else [extra])])
     if lost:
         told = told or f"{KINDS[field].flag} {place}: {lost}"
-    return Logged(figures, alone, told)
+    return Logged(figures, alone, told, call)
 
 
 def _figures(taken: Iterable[Mapping[str, Any]]) -> tuple[dict[str, float], str]:

@@ -71,7 +71,7 @@ class AboutEvaluation(msgspec.Struct, frozen=True, tag="evaluation"):
 
 class AboutJudged(msgspec.Struct, frozen=True, tag="judged"):
     """The groups that were judged until the lease of an iteration was made: each a `JudgedGroup`,
-    encoded as it was told."""
+    in msgpack, as it was told."""
 
     iteration: int
     groups: list[msgspec.Raw]
@@ -104,7 +104,7 @@ class LogProcess:
         self._field = _FIELDS[type(question)]
         if self._num_late == MAX_LATE:
             return
-        data = [msgspec.json.encode(question)]
+        data = [msgspec.msgpack.encode(question)]  # as rows travel elsewhere: bytes, NaN and all
         if self._process is None:
             self._process = self._begun()
             data.insert(0, msgspec.json.encode(without_secrets(self._config)))
@@ -115,7 +115,8 @@ class LogProcess:
         asked, process = self._asked, self._process
         whose = f"{KINDS[self._field].flag} {getattr(self._config, self._field)}: the function"
         if asked is None:
-            return Logged(told=f"{whose} is not called again: it hung {MAX_LATE} times in a row")
+            told = f"{whose} is not called again: it hung {MAX_LATE} times in a row"
+            return Logged(told=told, call="over")
         assert process is not None
         asked.thread.join(limit_s)
         if is_late := asked.thread.is_alive():
@@ -131,7 +132,8 @@ class LogProcess:
         self._kill()
         self._num_late = self._num_late + 1 if is_late else 0
         how = f"did not come to an end within {limit_s:g} s" if is_late else "ended its process"
-        return Logged(told=f"{whose} {how}; see {self._log or 'the log of the learner'}")
+        told = f"{whose} {how}; see {self._log or 'the log of the learner'}"
+        return Logged(told=told, call="lost")
 
     def close(self) -> None:
         """End the process; it may still write what it holds."""
@@ -217,7 +219,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     config = msgspec.json.decode(_taken(asked), type=RunConfig)
     while data := _taken(asked):
-        answer = _called(config, msgspec.json.decode(data, type=Question))
+        answer = _called(config, msgspec.msgpack.decode(data, type=Question))
         sys.stdout.flush()
         _put(answers, msgspec.json.encode(answer))
 
@@ -225,8 +227,11 @@ def main() -> None:
 def _called(config: RunConfig, question: Question) -> Logged:
     try:
         field, given, more = _given(config, question)
-    except AgentRLError as error:
-        return Logged(told=str(error))
+    except (AgentRLError, msgspec.MsgspecError) as error:
+        field = _FIELDS[type(question)]
+        whose = f"{KINDS[field].flag} {getattr(config, field)}: the function"
+        told = f"{whose} is not called, for what it is given cannot be read: {error}"
+        return Logged(told=told, call="lost")
     return logged(field, config, question.iteration, given, *more)
 
 
@@ -237,7 +242,7 @@ def _given(config: RunConfig, question: Question) -> tuple[str, Any, tuple[float
         file.unlink()  # all of it is in memory
         return ROLLOUT, samples, (question.seconds,)
     if isinstance(question, AboutJudged):
-        groups = (msgspec.json.decode(each, type=JudgedGroup) for each in question.groups)
+        groups = (msgspec.msgpack.decode(each, type=JudgedGroup) for each in question.groups)
         return ALL_SAMPLES, judged(groups, config), ()
     usual = keys_of(config)
     sets = {
