@@ -64,7 +64,8 @@ LIMIT_S = 60.0
 #: Seconds that the process has to start in, and to import torch.
 _START_S = 300.0
 _VOCABULARY = 16
-_MASKS = 'use column `mask`, or in slime\'s signature sum_of_sample_mean or batch["loss_masks"]'
+#: What a loss in slime's signature has of the mask.
+_OR_SLIMES = 'or in slime\'s signature sum_of_sample_mean or batch["loss_masks"]'
 
 
 def try_algorithm(
@@ -265,21 +266,21 @@ class _Backend:
     def _look_at_gradient(self, batch: MicroBatch, loss: Tensor, out: Outputs) -> None:
         if not loss.requires_grad:
             return
-        wrong_T, which = ~batch.columns["mask"], "are not trained"
+        wrong_T, which = ~batch.columns["mask"], "are not trained: use column `mask`"
         if self._reads_all:
-            wrong_T, which = untrained(batch), "were sampled and are not trained"
+            wrong_T, which = untrained(batch), f"were sampled and {which}, {_OR_SLIMES}"
         made = {"logprobs_T": out.logprobs_T, "entropy_T": out.entropy_T}
         if out.logits is not None:
             made["logits"] = out.logits().logits_TV
         for name, value_T in (made if out.values_T is None else {"values_T": out.values_T}).items():
-            (grad_T,) = torch.autograd.grad(loss, value_T, retain_graph=True, allow_unused=True)
-            if grad_T is None:
-                continue
+            (grad_T,) = torch.autograd.grad(
+                loss, value_T, retain_graph=True, materialize_grads=True
+            )
             if not bool(torch.isfinite(grad_T).all()):
                 raise _BrokenError(f"the gradient of the loss by {name} is not finite", "loss")
             if odd := int((grad_T != 0).reshape(len(grad_T), -1).any(-1)[wrong_T].sum()):
                 raise _BrokenError(
-                    f"the loss has a gradient at {odd} labels of {name} that {which}: {_MASKS}",
+                    f"the loss has a gradient at {odd} labels of {name} that {which}",
                     "loss",
                 )
 

@@ -61,12 +61,13 @@ def _held_logits(makes: Callable[[], Logits], untrained_T: Tensor) -> Callable[[
     """Their gradient is cut and not they, which would be a second copy; so it also holds where the
     loss writes to them."""
 
+    def stop(grad_TV: Tensor) -> Tensor:
+        return grad_TV.masked_fill(untrained_T[:, None], 0)
+
     def make() -> Logits:
         logits = makes()
         if logits.logits_TV.requires_grad:
-            logits.logits_TV.register_hook(
-                lambda grad_TV: grad_TV.masked_fill(untrained_T[:, None], 0)
-            )
+            logits.logits_TV.register_hook(stop)  # type: ignore[no-untyped-call]
         return logits
 
     return make
