@@ -151,7 +151,7 @@ class Outputs:
     """What a model makes of a micro-batch: a policy, log-probabilities of the labels, and
     entropies; a critic, under each label the value of the state in which it was chosen (what came
     before it), and the other two are empty. `logits`: makes those of a policy, for a loss of which
-    `Needs.logits` says that it reads them."""
+    `Needs.logits` says that it reads them; for others it raises DataError."""
 
     logprobs_T: Tensor
     entropy_T: Tensor

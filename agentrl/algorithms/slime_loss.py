@@ -53,7 +53,7 @@ def call(
         with scoring(logits.score):
             answer = function(Args(cfg), data, logits.logits_TV[None], reduce)
         loss, metrics = _parts(answer)
-        report = {_named(name): _number(name, value, share) for name, value in metrics.items()}
+        report = _report(metrics, share)
     except HookError as error:
         raise HookError(f"{error}: {place_in(function)}") from None
     loss = loss.reshape(()) * share
@@ -74,16 +74,28 @@ def _parts(answer: Any) -> tuple[Tensor, Mapping[Any, Any]]:
     return loss, metrics
 
 
-def _named(name: Any) -> str:
-    """What a loss of the user's may report it as."""
-    text = str(name).replace("/", "_")
-    return text if text == "loss" or text.startswith("custom_") else f"custom_{text}"
+def _report(metrics: Mapping[Any, Any], share: Tensor) -> dict[str, Tensor]:
+    """What a loss of the user's may report its metrics as; one called `loss` is `custom_loss`."""
+    report: dict[str, Tensor] = {}
+    for name, value in metrics.items():
+        text = str(name).replace("/", "_")
+        reported = text if text.startswith("custom_") else f"custom_{text}"
+        if reported in report:
+            raise HookError(
+                f"its metric {name} becomes train/{reported}, and so does another of its metrics; "
+                "choose another name"
+            )
+        report[reported] = _number(name, value, share)
+    return report
 
 
 def _number(name: Any, value: Any, share: Tensor) -> Tensor:
     import torch
 
-    number = torch.as_tensor(value).detach().to(share)
+    try:
+        number = torch.as_tensor(value).detach().to(share)
+    except (RuntimeError, TypeError, ValueError):
+        raise HookError(f"its metric {name} is {value!r:.100}; a number is wanted") from None
     if number.numel() != 1:
         raise HookError(
             f"its metric {name} has the shape {tuple(number.shape)}; a number of the micro-batch "

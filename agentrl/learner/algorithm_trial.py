@@ -35,6 +35,7 @@ from agentrl.columns import COLUMNS, TEACHER_LOGPROBS, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, HookError
 from agentrl.learner.backend import StepResult
+from agentrl.learner.held_loss import HeldLoss, untrained
 from agentrl.learner.hooks import CONVERT, DATA_POSTPROCESS, SAMPLE_FILTER, LearnerHooks
 from agentrl.learner.iteration import train_lease
 from agentrl.learner.measures import Measures, joined, measured
@@ -63,6 +64,8 @@ LIMIT_S = 60.0
 #: Seconds that the process has to start in, and to import torch.
 _START_S = 300.0
 _VOCABULARY = 16
+#: What a loss in slime's signature has of the mask.
+_OR_SLIMES = 'or in slime\'s signature sum_of_sample_mean or batch["loss_masks"]'
 
 
 def try_algorithm(
@@ -231,6 +234,8 @@ class _Backend:
         loss_fn: LossFn,
         lr_scale: float = 1.0,
     ) -> StepResult:
+        if isinstance(loss_fn, HeldLoss):
+            loss_fn = loss_fn.loss_fn  # to see what it would train
         forth = [self._look(model, batch, loss_fn) for batch in micro_batches]
         back = [self._look(model, batch, loss_fn) for batch in reversed(micro_batches)][::-1]
         for (first, _), (second, _) in zip(forth, back, strict=True):
@@ -261,21 +266,23 @@ class _Backend:
     def _look_at_gradient(self, batch: MicroBatch, loss: Tensor, out: Outputs) -> None:
         if not loss.requires_grad:
             return
-        untrained_T = ~batch.columns["mask"]
+        wrong_T, which = ~batch.columns["mask"], "are not trained: use column `mask`"
+        if self._reads_all:
+            wrong_T, which = untrained(batch), f"were sampled and {which}, {_OR_SLIMES}"
         made = {"logprobs_T": out.logprobs_T, "entropy_T": out.entropy_T}
         if out.logits is not None:
             made["logits"] = out.logits().logits_TV
         for name, value_T in (made if out.values_T is None else {"values_T": out.values_T}).items():
-            (grad_T,) = torch.autograd.grad(loss, value_T, retain_graph=True, allow_unused=True)
-            odd = 0 if grad_T is None else int((grad_T[untrained_T] != 0).sum())
-            if odd and not self._reads_all:
+            (grad_T,) = torch.autograd.grad(
+                loss, value_T, retain_graph=True, materialize_grads=True
+            )
+            if not bool(torch.isfinite(grad_T).all()):
+                raise _BrokenError(f"the gradient of the loss by {name} is not finite", "loss")
+            if odd := int((grad_T != 0).reshape(len(grad_T), -1).any(-1)[wrong_T].sum()):
                 raise _BrokenError(
-                    f"the loss has a gradient at {odd} labels of {name} that are not trained: use "
-                    "column `mask`",
+                    f"the loss has a gradient at {odd} labels of {name} that {which}",
                     "loss",
                 )
-            if grad_T is not None and not bool(torch.isfinite(grad_T).all()):
-                raise _BrokenError(f"the gradient of the loss by {name} is not finite", "loss")
 
     def _outputs(self, model: str, batch: MicroBatch) -> Outputs:
         if model == "critic":

@@ -30,6 +30,7 @@ from agentrl.learner.batch import (
 )
 from agentrl.learner.conversion import converted_lease
 from agentrl.learner.data_postprocess import postprocess
+from agentrl.learner.held_loss import HeldLoss, without_logits
 from agentrl.learner.hooks import CONVERT, SAMPLE_FILTER, LearnerHooks
 from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.profiling import Profiler
@@ -168,15 +169,17 @@ def _trained(algorithm: Algorithm, iteration: int) -> tuple[str, ...]:
     return names
 
 
-def _loss(algorithm: Algorithm, model: str, step: int) -> LossFn:
+def _loss(algorithm: Algorithm, model: str, step: int) -> HeldLoss:
     """Of the policy, engine and learner are compared at the start of the iteration: beside a later
     step, only where a pass has made the column for it anyway."""
     loss_fn: LossFn = partial(algorithm.loss, model)
     needs = algorithm.needs
+    if not needs.logits:
+        loss_fn = without_logits(loss_fn)
     has_prox = step == 0 or needs.later_prox or "prox" in needs.passes
     if model == "policy" and needs.engines and has_prox:
         loss_fn = with_mismatch(loss_fn, algorithm.cfg.staleness_bound)
-    return loss_fn
+    return HeldLoss(loss_fn)
 
 
 def _load(

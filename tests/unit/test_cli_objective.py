@@ -9,7 +9,11 @@ from agentrl.config.resolve import parse
 
 pytestmark = pytest.mark.slow
 
-LOSSES = "def good(batch, logprobs, entropy):\n    return logprobs.sum(), {}\nvalue = 3\n"
+LOSSES = """\
+def good(batch, logprobs, entropy):
+    return logprobs[batch.columns["mask"]].sum(), {}
+value = 3
+"""
 
 
 @pytest.mark.parametrize(

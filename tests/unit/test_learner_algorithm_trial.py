@@ -232,7 +232,8 @@ def test_a_fault_of_a_custom_loss_is_told_with_its_line(fault: str, tmp_path: Pa
 
 
 def test_a_sound_custom_loss_passes(tmp_path: Path) -> None:
-    body = "loss = (-logprobs_T * micro_batch.columns['weights']).sum(); "
+    columns = "columns = micro_batch.columns; "
+    body = columns + "loss = -(logprobs_T * columns['weights'])[columns['mask']].sum(); "
     try_algorithm(with_loss(tmp_path, body + "return loss, {'loss': loss.detach()}"))
 
 

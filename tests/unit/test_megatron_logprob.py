@@ -1,6 +1,7 @@
 """Log-probability and entropy against autograd through log_softmax; context-parallel positions."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -174,3 +175,23 @@ def test_logits_that_exist_are_scored_alike_and_stay_what_they_are(
         torch.autograd.backward(logprobs.square().sum() + 0.3 * entropy.pow(3).sum())
     assert_same_gradients((logits,), (theirs,))
     assert torch.equal(logits.detach(), before)
+
+
+class Second:
+    """The second of two ranks that share a vocabulary, before it speaks to the first."""
+
+    def rank(self) -> int:
+        return 1
+
+    def size(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("vocab_size", [4, 3])
+def test_a_share_of_padding_alone_is_refused(vocab_size: int) -> None:
+    hidden, weight, labels = drawn(rows=3, vocab=4, width=2)
+    group: Any = Second()
+    with pytest.raises(ValueError, match=f"from 4 on are padding.* has {vocab_size}"):
+        logprobs_and_entropy(hidden, weight, labels, group, vocab_size=vocab_size)
+    with pytest.raises(ValueError, match=f"from 4 on are padding.* has {vocab_size}"):
+        scores_of_logits(hidden @ weight.t(), labels, group, vocab_size=vocab_size)

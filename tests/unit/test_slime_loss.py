@@ -41,6 +41,19 @@ def likelihood(args: Any, batch: dict[str, Any], logits: Any, sum_of_sample_mean
     return loss, {"per/episode": loss.detach(), "custom_two": 2}
 
 
+def unsure(args: Any, batch: dict[str, Any], logits: Any, sum_of_sample_mean: Any) -> Any:
+    _, found = get_log_probs_and_entropy(
+        logits,
+        args=args,
+        unconcat_tokens=batch["unconcat_tokens"],
+        total_lengths=batch["total_lengths"],
+        response_lengths=batch["response_lengths"],
+        with_entropy=True,
+        entropy_requires_grad=True,
+    )
+    return -sum_of_sample_mean(torch.cat(found["entropy"])), {}
+
+
 class Table(OneRank):
     """A rank whose model is a table of logits; `losses`, `gradient`: of its step."""
 
@@ -192,9 +205,18 @@ FAULTS = {
         "the gradient of the loss by logits is not finite",
     ),
     "an order": (
-        "SEEN.append(1); return logits.sum() * len(SEEN), {}\nSEEN = []",
+        "SEEN.append(1); return TERM * len(SEEN), {}\nSEEN = []",
         "it must not depend on their order",
     ),
+    "labels that are too old": (
+        "return logits.sum(), {}",
+        r"gradient at \d+ labels of logits that were sampled and are not trained: .*loss_masks",
+    ),
+    "two metrics of one name": (
+        "return TERM, {'a/b': 1.0, 'a_b': 2.0}",
+        "its metric a_b becomes train/custom_a_b, and so does another",
+    ),
+    "a metric that is none": ("return TERM, {'a': None}", "its metric a is None; a number"),
     "an exception": ("return batch['no_such'], {}", "KeyError: 'no_such'"),
 }
 
@@ -207,6 +229,7 @@ def own(folder: Path, text: str, **flags: Any) -> RunConfig:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_told_before_the_start_with_its_line(fault: str, tmp_path: Path) -> None:
     body, said = FAULTS[fault]
+    body = body.replace("TERM", "(logits[0, :, 0] * batch['full_loss_masks'][0]).sum()")
     with pytest.raises(ConfigError, match=rf"^--custom-loss-function-path \S+: .*{said}") as told:
         trial_here(own(tmp_path, HEAD + body), {})
     assert "loss.py:" in str(told.value).partition(": ")[2]
@@ -225,6 +248,26 @@ def test_a_sum_divides_by_the_tokens_of_a_mask_unless_it_is_told_by_what() -> No
     assert get_sum_of_sample_mean([5, 4], [3, 2], masks)(x_R) == 2
     assert get_sum_of_sample_mean([5, 4], [3, 2], masks, [torch.tensor(8.0)] * 2)(x_R) == 0.5
     assert get_sum_of_sample_mean([5, 4], [3, 2], masks, None, True)(x_R) == 4
+
+
+def test_entropy_has_a_gradient_and_may_be_asked_for_it() -> None:
+    (rank,) = trained(config(f"{__name__}:unsure"))
+    assert float(rank.gradient.abs().max()) > 1e-3
+
+
+def test_a_masked_number_and_its_denominator_give_no_gradient() -> None:
+    x_R = torch.tensor([2.0, torch.inf, torch.nan], requires_grad=True)
+    masks, denoms = [torch.tensor([1, 0]), torch.tensor([0])], [torch.tensor(4.0), torch.tensor(0)]
+    total = get_sum_of_sample_mean([3, 2], [2, 1], masks, denoms)(x_R)
+    (grad_R,) = torch.autograd.grad(total, x_R)
+    assert (float(total.detach()), grad_R.tolist()) == (0.5, [0.25, 0, 0])
+
+
+def test_a_metric_called_loss_leaves_that_of_the_step(tmp_path: Path) -> None:
+    body = "return (logits[0, :, 0] * batch['full_loss_masks'][0]).sum(), {'loss': 7.0}"
+    (rank,) = trained(own(tmp_path, HEAD + body))
+    assert rank.measures["loss"] == pytest.approx([rank.loss])
+    assert "custom_loss" in rank.measures
 
 
 def test_terms_are_those_of_ours() -> None:

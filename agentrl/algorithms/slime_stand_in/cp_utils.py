@@ -25,17 +25,21 @@ def get_sum_of_sample_mean(
 ) -> Callable[[Tensor], Tensor]:
     """-> `reduce(x_R)`: the sum over samples of the masked sum of each, divided by its denominator
     (by default the tokens of its mask); under `calculate_per_token_loss` the masked sum. A number
-    whose mask is 0 takes no part, finite or not."""
+    whose mask is 0 takes no part, and neither does its denominator; finite or not, its gradient
+    is 0. What made it multiplies that 0 by its own slope: where that is infinite, as of an `exp`
+    that overflows, the gradient before it is NaN, so bound what goes into it."""
     import torch
 
     del total_lengths
-    weights_R, mask_R = torch.cat([mask.float() for mask in loss_masks]), torch.cat([*loss_masks])
+    weights_R = torch.cat([mask.float() for mask in loss_masks])
+    is_in_R = weights_R != 0
     if not calculate_per_token_loss:
         if sample_denoms is None:
             sample_denoms = [mask.sum().clamp(min=1) for mask in loss_masks]
         counts = torch.as_tensor(response_lengths, device=weights_R.device)
         denoms = torch.stack([torch.as_tensor(each) for each in sample_denoms]).to(weights_R)
-        weights_R = weights_R / denoms.repeat_interleave(counts, output_size=len(weights_R))
+        denoms_R = denoms.repeat_interleave(counts, output_size=len(weights_R))
+        weights_R = torch.where(is_in_R, weights_R / denoms_R, 0.0)
 
     def reduce(x_R: Tensor) -> Tensor:
         if x_R.shape != weights_R.shape:
@@ -43,6 +47,6 @@ def get_sum_of_sample_mean(
                 f"sum_of_sample_mean was given a tensor of shape {tuple(x_R.shape)}; "
                 f"{tuple(weights_R.shape)} is wanted, a number for each token of the responses"
             )
-        return torch.where(mask_R != 0, x_R * weights_R, 0.0).sum()
+        return (torch.where(is_in_R, x_R, 0.0) * weights_R).sum()
 
     return reduce

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["get_log_probs_and_entropy", "get_responses"]
 
+#: Arguments of slime's that change nothing here: entropy has a gradient, asked for or not.
+_UNREAD = frozenset({"non_loss_data", "entropy_requires_grad"})
 _SCORE: ContextVar[Score] = ContextVar("score")
 
 
@@ -70,7 +72,7 @@ def get_log_probs_and_entropy(
     `--rollout-temperature`, and `entropy` [R] in nats if asked for; the same on every rank that
     shares the vocabulary, with exact gradients. `logits`: [1, T, V], those that the loss was given,
     or made of them. Raises HookError outside of a loss."""
-    if odd := [name for name, value in unread.items() if name != "non_loss_data" and value]:
+    if odd := [name for name, value in unread.items() if name not in _UNREAD and value]:
         raise HookError(f"get_log_probs_and_entropy knows no {', '.join(odd)} here; leave it out")
     score = _SCORE.get(None)
     if score is None:

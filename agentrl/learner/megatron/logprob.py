@@ -50,8 +50,7 @@ def logprobs_and_entropy(
         block_elements = _GPU_BLOCK_ELEMENTS if hidden_TH.is_cuda else BLOCK_ELEMENTS
     shared = group if group.size() > 1 else None
     first = group.rank() * len(weight_VH)
-    if vocab_size is not None and vocab_size < first + len(weight_VH):
-        weight_VH = weight_VH[: vocab_size - first]
+    weight_VH = _without_padding(weight_VH, 0, first, vocab_size)
     scores: tuple[Tensor, Tensor] = _Scores.apply(  # type: ignore[no-untyped-call]
         hidden_TH, weight_VH, labels_T - first, shared, temperature, block_elements
     )
@@ -68,13 +67,22 @@ def scores_of_logits(
     """As `logprobs_and_entropy`, of logits that exist: each rank of `group` has [T, V] of them,
     shares of one width, of which columns from `vocab_size` on take no part."""
     first = group.rank() * logits_TV.shape[-1]
-    if vocab_size is not None:
-        logits_TV = logits_TV[:, : vocab_size - first]
+    logits_TV = _without_padding(logits_TV, 1, first, vocab_size)
     shared = group if group.size() > 1 else None
     scores: tuple[Tensor, Tensor] = _OfLogits.apply(  # type: ignore[no-untyped-call]
         logits_TV, labels_T - first, shared, temperature
     )
     return scores
+
+
+def _without_padding(share: Tensor, dim: int, first: int, vocab_size: int | None) -> Tensor:
+    """What a rank has of the vocabulary along `dim`, from entry `first` on. Raises ValueError where
+    that is padding alone, which `Architecture.refusals` names before the start."""
+    if vocab_size is None or first + share.shape[dim] <= vocab_size:
+        return share
+    if first >= vocab_size:
+        raise ValueError(f"entries from {first} on are padding: the vocabulary has {vocab_size}")
+    return share.narrow(dim, 0, vocab_size - first)
 
 
 def _blocks(num_rows: int, num_columns: int, elements: int) -> Iterator[slice]:
