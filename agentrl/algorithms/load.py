@@ -31,7 +31,7 @@ from agentrl.config.flags.objective import ObjectiveFlags
 from agentrl.config.objective import about_critic
 from agentrl.config.rates import about_critics_rate
 from agentrl.config.run import RunConfig
-from agentrl.config.unread import is_read
+from agentrl.config.unread import is_for_such_a_run, is_read
 from agentrl.errors import ConfigError
 from agentrl.shipped import ALGORITHMS
 from agentrl.telemetry.metrics import REGISTRY
@@ -65,7 +65,8 @@ def load_algorithm(cfg: RunConfig) -> Algorithm:
     _declare(cls)
     if cfg.custom_reward_post_process_path is not None:
         cls = with_rewards(cls, load(REWARDS, cfg.custom_reward_post_process_path))
-    if cfg.custom_convert_samples_to_train_data_path is not None:
+    converts = is_for_such_a_run(cfg, "custom_convert_samples_to_train_data_path")
+    if converts and cfg.custom_convert_samples_to_train_data_path is not None:
         cls = with_rewards(cls, of_the_lease)
     if cfg.custom_advantage_function_path is not None:
         cls = with_advantages(cls, load(ADVANTAGES, cfg.custom_advantage_function_path))

@@ -27,7 +27,13 @@ from agentrl.envs.slime_logs.process import decoder
 from agentrl.envs.slime_logs.samples import samples_of_groups
 from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import Models
-from agentrl.learner.conversion_answer import Conversion, Given, conversion_of, unpacked
+from agentrl.learner.conversion_answer import (
+    Conversion,
+    Given,
+    conversion_of,
+    unpacked,
+    unread_keys,
+)
 from agentrl.learner.hooks import CONVERT, LearnerHooks
 from agentrl.learner.rows import FetchRows, Trajectory
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef
@@ -66,12 +72,12 @@ def converted_lease(
         samples = [each.sample for each in given]
 
         def read(answer: Any) -> Conversion:
-            return conversion_of(answer, given, partial(hooks.fault, CONVERT))
+            found = conversion_of(answer, given, partial(hooks.fault, CONVERT))
+            if names := ", ".join(unread_keys(answer)):
+                hooks.note(f"{hooks.said(CONVERT)}: nothing reads what it returned as {names}")
+            return found
 
         found: Conversion = hooks.call_here(CONVERT, samples, read=read)
-        if found.unread:
-            names = ", ".join(found.unread)
-            hooks.note(f"{hooks.said(CONVERT)}: nothing reads what it returned as {names}")
         return found
 
     return _applied(by_source(backend, convert, Conversion), lease)

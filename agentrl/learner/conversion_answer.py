@@ -4,15 +4,19 @@
     sample_indices      which sample an entry is of; without it, the places are those of the samples
     loss_masks          which tokens of the response are trained: none that was 0 before
     tokens, response_lengths, rollout_log_probs         as they were given, or not there
+    rollout_mask_sums   the tokens to train of the whole episode, or not there: the learner counts
+                        the denominators of a loss itself
 
 All are lists with an entry for each sample that it returns. A sample that it leaves out is not
-trained. `raw_reward` and `truncated`, which slime logs, and keys of its own are not read. Refused
-is anything else, with the sample and the position.
+trained. Not read are `raw_reward`, `truncated` and `source_names`, which slime logs, `rollout_ids`,
+by which it knows the samples of an episode, and keys of its own. Refused is anything else, with the
+sample and the position.
 
 Shape suffixes: L = tokens of one trajectory, R = tokens of its response.
 """
 
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,26 +31,27 @@ from agentrl.learner.answers import Fault, narrowed, numbers
 from agentrl.learner.rows import Trajectory
 from agentrl.types import EpisodeId, PayloadRef
 
-__all__ = ["Conversion", "Given", "conversion_of", "unpacked"]
+__all__ = ["Conversion", "Given", "conversion_of", "unpacked", "unread_keys"]
 
-#: What is read, and what slime's own conversion makes for its log alone.
+#: What is read.
 _READ = (
-    *("rewards", "sample_indices", "loss_masks"),
+    *("rewards", "sample_indices", "loss_masks", "rollout_mask_sums"),
     *("tokens", "response_lengths", "rollout_log_probs"),
 )
-_LOGGED = ("raw_reward", "truncated")
+#: What slime's own conversion returns beside it, and needs no word.
+_PASSED_OVER = ("raw_reward", "truncated", "source_names", "rollout_ids")
+#: What the learner makes of the answer after the forward passes.
+_MADE_LATER = ("advantages", "returns")
 
 
 class Conversion(msgspec.Struct, frozen=True):
     """What the function says of a lease, as it travels. `rewards`: of each episode that it speaks
     of; `left_out`: episodes that it was given and does not speak of; `masks`: of trajectories that
-    it took tokens out of, how many tokens the response has, and their mask in bits (`unpacked`).
-    `unread`: keys that it returned and nobody reads."""
+    it took tokens out of, how many tokens the response has, and their mask in bits (`unpacked`)."""
 
     rewards: list[tuple[EpisodeId, float]]
     left_out: list[EpisodeId]
     masks: list[tuple[PayloadRef, tuple[int, bytes]]]
-    unread: list[str] = []
 
 
 def unpacked(num: int, bits: bytes) -> npt.NDArray[np.bool_]:
@@ -90,11 +95,21 @@ def conversion_of(answer: Any, given: Sequence[Given], fault: Fault) -> Conversi
     return _Reader(answer, given, fault).conversion()
 
 
+def unread_keys(answer: Mapping[Any, Any]) -> list[str]:
+    """Keys of the `answer` that nobody reads, and that slime's own conversion does not return."""
+    return sorted(str(key) for key in answer if key not in (*_READ, *_PASSED_OVER))
+
+
 class _Reader:
     def __init__(self, answer: Mapping[Any, Any], given: Sequence[Given], fault: Fault) -> None:
         self._given = given
         self._fault = fault
-        self._unread = sorted(str(key) for key in answer if key not in (*_READ, *_LOGGED))
+        for key in _MADE_LATER:
+            if answer.get(key) is not None:
+                raise fault(
+                    f'it returned "{key}", which the learner makes after the forward passes: '
+                    "change them in a function of --rollout-data-postprocess-path"
+                )
         there = {key: answer[key] for key in _READ if answer.get(key) is not None}
         if "rewards" not in there:
             raise fault('its dict has no "rewards": a number for each sample is wanted')
@@ -112,16 +127,17 @@ class _Reader:
     def conversion(self) -> Conversion:
         """All of it. Raises for what it may not say."""
         self._require_same()
-        rewards = self._rewards()
+        rewards, masked = self._rewards(), [*self._masks()]
+        self._require_sums(masked)
         masks = [
             (sample.trajectory.row.payload, (len(mask_R), np.packbits(mask_R).tobytes()))
-            for sample, mask_R in self._masks()
+            for sample, mask_R in masked
             if (mask_R != sample.masked_R).any()
         ]
         left_out = dict.fromkeys(
             each.episode for each in self._given if each.episode not in rewards
         )
-        return Conversion([*rewards.items()], [*left_out], masks, self._unread)
+        return Conversion([*rewards.items()], [*left_out], masks)
 
     # ---- which samples ----
 
@@ -205,6 +221,26 @@ class _Reader:
                 f"{before_N[place]:.9g}: what an engine sampled is trained, and nothing else; "
                 "return it as it was given"
             )
+
+    def _require_sums(self, masked: Sequence[tuple[Given, npt.NDArray[np.bool_]]]) -> None:
+        """Raise for sums other than those of the masks that it returned, as slime makes them, or of
+        those that it was given, which stay in the denominator."""
+        if "rollout_mask_sums" not in self._lists:
+            return
+        returned, before = Counter[EpisodeId](), Counter[EpisodeId]()
+        for sample, mask_R in masked:
+            returned[sample.episode] += int(mask_R.sum())
+            before[sample.episode] += int(sample.masked_R.sum())
+        sums = self._lists["rollout_mask_sums"]
+        found_N = numbers(sums, self._num, '"rollout_mask_sums"', self._fault, "sample")
+        for entry, sample in enumerate(self._samples):
+            num = returned[sample.episode]
+            if found_N[entry] not in (num, before[sample.episode]):
+                raise self._fault(
+                    f"{self._name('rollout_mask_sums', entry, sample)} is {found_N[entry]:.9g}; "
+                    f"all samples of its episode have {num} tokens to train: the learner counts "
+                    "the denominators of a loss itself; return that number, or leave the key out"
+                )
 
     # ---- what it may say ----
 

@@ -209,8 +209,9 @@ CASES = [
         "from slime.utils.types import Sample\n"
         "assert all(isinstance(s, Sample) and s.label == '4' for s in samples)\n"
         "kept = samples[:4]\n"
-        "return {'rewards': [1.5 for _ in kept], 'sample_indices': [s.index for s in kept]}",
-        "at last it returned 4 of ",
+        "indices = [s.index for s in kept]\n"
+        "return {'rewards': [1.5 for _ in kept], 'sample_indices': indices, 'b': 1, 'a': 2}",
+        "worth [1.5, 1.5, 1.5, 1.5]\nnothing reads what it returned as a, b",
         "return [sample.reward for sample in samples]", "it returned a list; a dict is wanted",
     ),
     Case(

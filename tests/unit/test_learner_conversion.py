@@ -1,5 +1,7 @@
 """What a function of the user's makes of the samples of a lease, and what it may not make of it."""
 
+import itertools
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ FLAG = "custom_convert_samples_to_train_data_path"
 
 
 def slimes(args: Any, samples: Any) -> dict[str, Any]:
-    """As a user of slime writes it: rewards against the mean of the group, all of slime's keys."""
+    """What slime's own conversion does, with rewards against the mean of the group: each field of a
+    sample that it looks at, and each key that it returns."""
     from slime.utils.types import Sample  # type: ignore[import-not-found, unused-ignore]
 
     by_group: dict[int, list[float]] = {}
@@ -50,10 +53,31 @@ def slimes(args: Any, samples: Any) -> dict[str, Any]:
         if sample.remove_sample:
             sample.loss_mask = [0] * sample.response_length
         data["loss_masks"].append(sample.loss_mask)
-    if samples[0].rollout_log_probs is not None:
-        data["rollout_log_probs"] = [sample.rollout_log_probs for sample in samples]
-    if samples[0].train_metadata is not None:
-        data["metadata"] = [sample.train_metadata for sample in samples]
+    free = (number for number in itertools.count() if all(s.rollout_id != number for s in samples))
+    data["rollout_ids"] = [next(free) if s.rollout_id is None else s.rollout_id for s in samples]
+    totals: Counter[int] = Counter()
+    for rollout, mask in zip(data["rollout_ids"], data["loss_masks"], strict=True):
+        totals[rollout] += sum(mask)
+    data["rollout_mask_sums"] = [totals[rollout] for rollout in data["rollout_ids"]]
+    if any("raw_reward" in (sample.metadata or {}) for sample in samples):
+        data["raw_reward"] = [s.metadata.get("raw_reward", s.reward) for s in samples]
+    if "round_number" in (samples[0].metadata or {}):
+        data["round_number"] = [sample.metadata["round_number"] for sample in samples]
+    if getattr(args, "rollout_top_p", 1.0) != 1.0:
+        assert all(sample.rollout_top_p_token_offsets is not None for sample in samples)
+        data["rollout_top_p_token_ids"] = [sample.rollout_top_p_token_ids for sample in samples]
+    for key, field in (
+        ("rollout_log_probs", "rollout_log_probs"),
+        ("rollout_routed_experts", "rollout_routed_experts"),
+        ("metadata", "train_metadata"),
+        ("teacher_log_probs", "teacher_log_probs"),
+    ):
+        if getattr(samples[0], field) is not None:
+            data[key] = [getattr(sample, field) for sample in samples]
+    if any(sample.multimodal_train_inputs is not None for sample in samples):
+        data["multimodal_train_inputs"] = [sample.multimodal_train_inputs for sample in samples]
+    if samples[0].metadata is not None:
+        data["source_names"] = [s.metadata.get("source_name", "unknown") for s in samples]
     return data
 
 
@@ -144,13 +168,36 @@ def test_rewards_are_trained_as_those_of_a_reward_post_process(
     assert (after.counts, after.max_trained_age) == (before.counts, before.max_trained_age)
 
 
-def test_a_function_as_slimes_users_write_it_trains_its_rewards() -> None:
-    _, converted, after = train(RunConfig(max_staleness=8, **of("slimes")))
+def test_slimes_own_conversion_trains_its_rewards_and_nothing_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", logger="agentrl.learner.hooks"):
+        _, converted, after = train(RunConfig(max_staleness=8, **of("slimes")))
+    assert caplog.messages == []
     post: dict[str, Any] = {"custom_reward_post_process_path": f"{__name__}:by_the_mean"}
     _, processed, before = train(RunConfig(max_staleness=8, **post))
     assert torch.equal(converted.table, processed.table)
     assert after.counts == before.counts
     assert after.num_filtered == 0
+
+
+#: The sums of an episode's masks, as slime makes them.
+SUMS = """\
+totals = {}
+for index, mask in zip(data['sample_indices'], data['loss_masks']):
+    totals[index] = totals.get(index, 0) + sum(mask)
+data['rollout_mask_sums'] = [totals[index] for index in data['sample_indices']]
+"""
+NARROWED = "for mask in data['loss_masks']:\n    mask[::2] = [0] * len(mask[::2])\n"
+
+
+def test_sums_are_taken_of_the_masks_that_it_returns_or_was_given(tmp_path: Path) -> None:
+    """They change nothing: what it takes out stays in the denominator."""
+    _, without, before = train(written(tmp_path, NARROWED))
+    for body in (NARROWED + SUMS, SUMS + NARROWED):
+        _, backend, result = train(written(tmp_path, body))
+        assert torch.equal(backend.table, without.table)
+        assert result.counts == before.counts
 
 
 def test_it_is_called_once_with_whole_samples_in_order() -> None:
@@ -168,6 +215,7 @@ def test_it_is_called_once_with_whole_samples_in_order() -> None:
         assert sample.loss_mask == given.sampled_L[start:].astype(int).tolist()
         assert sample.rollout_log_probs == given.logprobs_L[start:].tolist()
         assert sample.reward == row.meta.reward
+        assert sample.rollout_id == sample.index
     assert len({sample.index for sample in samples}) == sum(
         len(group.episodes) for group in batch.header.groups
     )
@@ -215,8 +263,7 @@ def test_a_segment_that_it_leaves_out_is_not_trained_and_the_others_are(tmp_path
 
 def test_tokens_that_it_takes_out_are_not_trained(tmp_path: Path) -> None:
     _, every, before = train(written(tmp_path, ""))
-    body = "for mask in data['loss_masks']:\n    mask[::2] = [0] * len(mask[::2])"
-    batch, some, after = train(written(tmp_path, body))
+    batch, some, after = train(written(tmp_path, NARROWED))
     for one in batch.rows.values():
         tokens, length = one.tokens_L.tobytes(), len(one.tokens_L)
         if tokens not in gradients(every):
@@ -362,6 +409,22 @@ FAULTS = {
     "fewer samples by place": (
         "data = {'rewards': data['rewards'][1:]}",
         r'it returned \d+ of \d+ samples: say which by "sample_indices"',
+    ),
+    "another denominator": (
+        "data['rollout_mask_sums'] = [1000000] * len(samples)",
+        r'"rollout_mask_sums"\[0\] \(sample 0, .*\) is 1000000; all samples of its episode have',
+    ),
+    "the denominator of a segment": (
+        "data['rollout_mask_sums'] = [sum(mask) for mask in data['loss_masks']]",
+        r'"rollout_mask_sums"\[\d+\] \(sample \d+, .*\) is \d+; all samples of its episode have',
+    ),
+    "advantages": (
+        "data['advantages'] = [5.0] * len(samples)",
+        r'it returned "advantages", which the learner makes after .* --rollout-data-postprocess-',
+    ),
+    "returns": (
+        "data['returns'] = [5.0] * len(samples)",
+        r'it returned "returns", which the learner makes after .* --rollout-data-postprocess-',
     ),
     "a segment of two without tokens": (
         TORN,

@@ -91,6 +91,18 @@ def test_a_sample_has_what_a_trajectory_and_its_row_have(tmp_path: Path) -> None
     assert [s.status for s in (sample, cut)] == [Sample.Status.COMPLETED, Sample.Status.TRUNCATED]
 
 
+def test_a_printed_sample_says_what_it_is_and_looks_for_no_tokenizer(tmp_path: Path) -> None:
+    lease(tmp_path / "lease", stops=[StopReason.TERMINATED])
+
+    def decode(ids: list[int]) -> str:
+        raise AssertionError("a tokenizer would be looked for")
+
+    (sample,) = samples_of(tmp_path / "lease", RunConfig(), decode)
+    assert repr(sample) == (
+        "LoggedSample(group_index=0, index=0, response_length=4, reward=0.5, status=COMPLETED)"
+    )
+
+
 def mixture(**run: Any) -> RunConfig:
     """Two parts of one file, with keys of their own."""
     sums = {"name": "sums", "prompt_data": "a", "label_key": "answer"}

@@ -13,6 +13,7 @@ from agentrl.cli.hooks.trial import HookTrial
 from agentrl.cli.hooks.worker import about, task_of
 from agentrl.errors import HookError
 from agentrl.learner.algorithm_trial import play_with_hooks
+from agentrl.learner.conversion_answer import unread_keys
 from agentrl.learner.hooks import AFTER_WRITE, INIT, LearnerHooks
 
 __all__ = [
@@ -43,8 +44,11 @@ def convert(trial: HookTrial) -> Iterator[str]:
     yield _played(trial, task.row)
     yield about(task)
     _, samples = trial.noted.given
-    rewards = trial.noted.gave["rewards"]
+    gave = trial.noted.gave
+    rewards = gave["rewards"]
     yield f"at last it returned {len(rewards)} of {len(samples)} samples, worth {shown(rewards)}"
+    if names := ", ".join(unread_keys(gave)):
+        yield f"nothing reads what it returned as {names}"
 
 
 def data_postprocess(trial: HookTrial) -> Iterator[str]:

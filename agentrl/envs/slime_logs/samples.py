@@ -1,6 +1,7 @@
 """The samples that a log function is given, and one that converts the samples of a lease.
 
-    of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for
+    of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for;
+                        `index` and `rollout_id` are those of its episode
     of an evaluation    one for each episode: the text of its last turn, and no token
     of judged groups    the same, with whether the filter kept the group
 
@@ -77,6 +78,14 @@ class LoggedSample(Sample):
         written = np.isin(kinds, (SpanKind.SAMPLED, SpanKind.DEMONSTRATION)).nonzero()[0]
         self._start = int(written[0]) if len(written) else len(kinds)
         self.response_length = len(kinds) - self._start
+
+    def __repr__(self) -> str:
+        """In a line, and without its texts: a tokenizer would be looked for to decode them."""
+        return (
+            f"LoggedSample(group_index={self.group_index}, index={self.index}, "
+            f"response_length={self.response_length}, reward={self.reward!r}, "
+            f"status={self.status.name})"
+        )
 
     def get_reward_value(self, args: Any) -> Any:
         """The reward that is trained."""
@@ -166,14 +175,9 @@ def _known(
     stops = group.stop_reasons or [StopReason.TERMINATED] * len(group.episodes)
     each = zip(group.episodes, group.rewards, group.metrics, stops, strict=True)
     for episode, reward, metrics, stop in each:
-        yield (
-            episode,
-            _facts(group.row, keys, reward, metrics, stop)
-            | {
-                "group_index": place,
-                "index": next(episodes),
-            },
-        )
+        index = next(episodes)
+        own = {"group_index": place, "index": index, "rollout_id": index}
+        yield episode, _facts(group.row, keys, reward, metrics, stop) | own
 
 
 def _facts(

@@ -1,7 +1,8 @@
 """`Sample`: an episode as a function of slime's users reads and writes it.
 
 Its response is the last `response_length` of its `tokens`; `loss_mask` is 1 where a token of the
-response is to be trained. Whatever else a function writes to it is its own.
+response is to be trained. A field that nothing here fills is None, as where slime does not fill it.
+Whatever else a function writes to it is its own.
 """
 
 import enum
@@ -38,6 +39,7 @@ class Sample:
     prompt: Any = ""
     tokens: list[int] = field(default_factory=list)
     multimodal_inputs: dict[str, Any] | None = None
+    multimodal_train_inputs: dict[str, Any] | None = None
     response: str = ""
     response_length: int = 0
     label: Any = None
@@ -45,7 +47,11 @@ class Sample:
     loss_mask: list[int] | None = None
     weight_versions: list[str] = field(default_factory=list)
     rollout_log_probs: list[float] | None = None
+    rollout_top_p_token_ids: Any = None
+    rollout_top_p_token_offsets: Any = None
+    rollout_routed_experts: Any = None
     remove_sample: bool = False
+    teacher_log_probs: Any = None
     status: _Status = _Status.PENDING
     metadata: Any = field(default_factory=dict)
     train_metadata: dict[str, Any] | None = None
