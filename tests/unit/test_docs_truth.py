@@ -170,7 +170,7 @@ def test_no_place_of_a_machine_is_named(page: Path) -> None:
 #: Pages that name flags of others too.
 OF_OTHERS = (
     *("from-slime.md", "reference.md", "faq.md", "debugging.md", "CHANGELOG.md"),
-    "0027-hooks-of-slime-that-replace-a-stage-are-refused.md",
+    "0027-a-hook-of-slime-is-called-if-what-it-is-given-exists.md",
     "0029-true-on-policy-mode-is-refused.md",
 )
 
