@@ -19,6 +19,7 @@ MODULES = {
     "slime.utils.types": f"{_HERE}.types",
     "slime.utils.http_utils": f"{_HERE}.http_utils",
     "slime.utils.misc": f"{_HERE}.misc",
+    "slime.utils.data": f"{_HERE}.data",
     "slime.utils.async_utils": f"{_HERE}.async_utils",
     "slime.utils.eval_config": f"{_HERE}.eval_config",
     GENERATE_STATE: f"{_HERE}.sglang_rollout",

@@ -31,6 +31,7 @@ FLAG = "custom_convert_samples_to_train_data_path"
 def slimes(args: Any, samples: Any) -> dict[str, Any]:
     """What slime's own conversion does, with rewards against the mean of the group: each field of a
     sample that it looks at, and each key that it returns."""
+    from slime.utils.data import get_source  # type: ignore[import-not-found, unused-ignore]
     from slime.utils.types import Sample  # type: ignore[import-not-found, unused-ignore]
 
     by_group: dict[int, list[float]] = {}
@@ -77,7 +78,7 @@ def slimes(args: Any, samples: Any) -> dict[str, Any]:
     if any(sample.multimodal_train_inputs is not None for sample in samples):
         data["multimodal_train_inputs"] = [sample.multimodal_train_inputs for sample in samples]
     if samples[0].metadata is not None:
-        data["source_names"] = [s.metadata.get("source_name", "unknown") for s in samples]
+        data["source_names"] = [get_source(sample) for sample in samples]
     return data
 
 

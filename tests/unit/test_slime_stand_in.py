@@ -8,9 +8,11 @@ import pytest
 
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
+from agentrl.envs.slime_stand_in.data import get_source
 from agentrl.envs.slime_stand_in.math_dapo_utils import compute_score
 from agentrl.envs.slime_stand_in.misc import load_function
 from agentrl.envs.slime_stand_in.rm_hub import batched_async_rm, judging
+from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.slime_modules import MODULES, show
 
@@ -41,6 +43,16 @@ def test_an_answer_is_scored_as_its_function_is_asked(
 ) -> None:
     found = compute_score(text, "42", strict_box_verify=strict)
     assert found == {"score": score, "acc": score > 0, "pred": read}
+
+
+def test_a_sample_says_where_its_task_is_from() -> None:
+    own = Sample(metadata={"source_name": "gsm8k"})
+    assert (get_source(own), get_source(Sample()), get_source(object())) == (
+        "gsm8k",
+        *("unknown", "unknown"),
+    )
+    own.source = "mine"  # type: ignore[attr-defined]
+    assert get_source(own) == "mine"
 
 
 def test_a_function_is_loaded_by_its_dotted_name() -> None:
