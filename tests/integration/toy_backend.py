@@ -36,10 +36,16 @@ class ToyBackend(Thread):
         self.is_renewed = False
         self._rates = {"policy": lr, "critic": 0.3}
 
+    def _scores(self, table: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        logprobs_TV = torch.log_softmax(table[batch.tokens_T], dim=-1)
+        entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+        return logprobs_TV.gather(1, batch.labels_T[:, None]).squeeze(1), entropy_T
+
     def _outputs(self, table: Tensor, batch: MicroBatch) -> Outputs:
-        logits = Logits.of_one_rank(table[batch.tokens_T])
-        scores = logits.score(logits.logits_TV, batch.labels_T, 1.0)
-        return Outputs(*scores, logits=lambda: logits)
+        def logits() -> Logits:
+            return Logits.of_one_rank(table[batch.tokens_T])
+
+        return Outputs(*self._scores(table, batch), logits=logits)
 
     def run(self, model: str, micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
         self.num_passes += 1
@@ -51,7 +57,7 @@ class ToyBackend(Thread):
             "policy": self.table.detach(),
         }
         table = tables[model]
-        return [self._outputs(table, batch).logprobs_T for batch in micro_batches]
+        return [self._scores(table, batch)[0] for batch in micro_batches]
 
     def step(
         self,

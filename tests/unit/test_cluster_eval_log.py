@@ -66,7 +66,9 @@ class Site:
     ) -> None:
         self.noted.append((step, data["name"], is_shown))
 
-    def logged(self, step: int, figures: dict[str, float], told: str) -> None:
+    def logged(
+        self, step: int, figures: dict[str, float], told: str, *, is_over: bool = False
+    ) -> None:
         self.noted.append((step, figures, told))
 
 
