@@ -23,6 +23,8 @@ TURNS = "--env tools"
 IN_EFFECT = {
     "--advantage-estimator": f"{TURNS} {PPO}",
     "--apply-chat-template": "-",
+    "--buffer-filter-path": "--buffer-filter-path mine.f --data-source-path mine.Source",
+    "--custom-loss-function-path": "--custom-loss-function-path mine.f --loss-type custom_loss",
     "--custom-eval-rollout-log-function-path": "--custom-eval-rollout-log-function-path mine.f "
     "--eval-prompt-data a rows",
     "--colocate": "--colocate --rollout-num-gpus 2 --async-buffer-size 0 --max-staleness 0",
