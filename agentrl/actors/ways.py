@@ -22,7 +22,7 @@ from agentrl.actors.player import Attempt, Strategy
 from agentrl.actors.report import PlayedEpisode
 from agentrl.actors.rollouts import RolloutEpisodes
 from agentrl.actors.writing import Writers
-from agentrl.envs.buffer_filter import load_buffer_filter
+from agentrl.envs.buffer_filter import BUFFER_FILTERS
 from agentrl.envs.env import Env, EnvContext, bound_env
 from agentrl.envs.eval_function import EvalFunction
 from agentrl.envs.generate import GenerateEnv
@@ -30,6 +30,7 @@ from agentrl.envs.registry import load_env
 from agentrl.envs.rollout import Rollout
 from agentrl.tokens.formats.base import ChatFormat
 from agentrl.types import EpisodeAssignment, EpisodeReport, Task
+from agentrl.user_code import load
 
 __all__ = ["Way", "WaySettings", "Ways"]
 
@@ -106,7 +107,7 @@ class Way:
             writers=Writers(),
             batch_size=flags.rollout_batch_size,
             group_size=flags.n_samples_per_prompt,
-            buffer_filter=load_buffer_filter(place) if place else None,
+            buffer_filter=load(BUFFER_FILTERS, place) if place else None,
             sees_groups=env.sees_groups,
         )
         return Desk(ground)

@@ -251,11 +251,12 @@ def _check_filter(config: RunConfig) -> None:
 
 
 def _check_hooks(config: RunConfig) -> None:
-    from agentrl.envs.buffer_filter import load_buffer_filter
+    from agentrl.envs.buffer_filter import BUFFER_FILTERS
     from agentrl.envs.sample_hooks import load_hook
     from agentrl.envs.slime_logs.functions import KINDS, load_log
     from agentrl.envs.slime_source import require_buffer
     from agentrl.learner.hooks import LearnerHooks
+    from agentrl.user_code import load
 
     LearnerHooks(config)
     for field in KINDS:
@@ -264,7 +265,7 @@ def _check_hooks(config: RunConfig) -> None:
     for place in config.rollout_sample_hook_path:
         load_hook(place)
     if config.buffer_filter_path is not None:
-        load_buffer_filter(config.buffer_filter_path)
+        load(BUFFER_FILTERS, config.buffer_filter_path)
         require_buffer(config)
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.errors import EnvError
-from agentrl.user_code import Kind, Signature, hook, load, place_in
+from agentrl.user_code import Kind, Signature, hook, place_in
 
-__all__ = ["FLAG", "BufferFilter", "buffer_filters", "chosen", "load_buffer_filter"]
+__all__ = ["BUFFER_FILTERS", "FLAG", "BufferFilter", "chosen"]
 
 FLAG = "--buffer-filter-path"
 BufferFilter = Callable[[Any, None, list[Any], int], Any]
@@ -28,26 +28,17 @@ def _without_id(function: Callable[..., Any]) -> BufferFilter:
     return choose
 
 
-@functools.cache
-def buffer_filters() -> Kind[BufferFilter]:
-    """The kind of such functions."""
-    return hook(
-        "choose(args, rollout_id, buffer, num_samples)",
-        [
-            Signature(("args", "rollout_id", "buffer", "num_samples"), is_slimes=True),
-            Signature(("args", "buffer", "num_samples"), _without_id, is_slimes=True),
-        ],
-        group="agentrl.buffer_filters",
-        noun="buffer filter",
-        builtin={},
-        flag=FLAG,
-    )
-
-
-@functools.cache
-def load_buffer_filter(place: str) -> BufferFilter:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
-    return load(buffer_filters(), place)
+BUFFER_FILTERS: Kind[BufferFilter] = hook(
+    "choose(args, rollout_id, buffer, num_samples)",
+    [
+        Signature(("args", "rollout_id", "buffer", "num_samples"), is_slimes=True),
+        Signature(("args", "buffer", "num_samples"), _without_id, is_slimes=True),
+    ],
+    group="agentrl.buffer_filters",
+    noun="buffer filter",
+    builtin={},
+    flag=FLAG,
+)
 
 
 def chosen(

@@ -26,12 +26,11 @@ from agentrl.user_code import Kind, Signature, hook, load
 
 __all__ = [
     "CALLED",
+    "EVAL_FUNCTIONS",
     "FLAG",
     "STEP",
     "EvalFunction",
     "call_of",
-    "eval_functions",
-    "load_eval_function",
 ]
 
 FLAG = "--eval-function-path"
@@ -46,25 +45,15 @@ _NO_TASKS = NoTasks(
 _REWARD = set(inspect.signature(SampleRewards.__init__).parameters) - {"self", "group_rm"}
 
 
-@functools.cache
-def eval_functions() -> Kind[Callable[..., Any]]:
-    """The kind of such functions."""
-    parameters = ("args", "rollout_id", "data_source")
-    return hook(
-        "evaluate(args, rollout_id, data_source, evaluation=True)",
-        [Signature(parameters, keywords=("evaluation",), is_slimes=True)],
-        may_await=True,
-        group="agentrl.eval_functions",
-        noun="evaluation function",
-        builtin={},
-        flag=FLAG,
-    )
-
-
-@functools.cache
-def load_eval_function(place: str) -> Callable[..., Any]:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
-    return load(eval_functions(), place)
+EVAL_FUNCTIONS: Kind[Callable[..., Any]] = hook(
+    "evaluate(args, rollout_id, data_source, evaluation=True)",
+    [Signature(("args", "rollout_id", "data_source"), keywords=("evaluation",), is_slimes=True)],
+    may_await=True,
+    group="agentrl.eval_functions",
+    noun="evaluation function",
+    builtin={},
+    flag=FLAG,
+)
 
 
 def call_of(step: int) -> Task:
@@ -78,7 +67,7 @@ class EvalFunction:
 
     def __init__(self, place: str, context: EnvContext, reward: Mapping[str, Any]) -> None:
         assert context.run_flags is not None
-        self.function = load_eval_function(place)
+        self.function = load(EVAL_FUNCTIONS, place)
         self._flags = context.run_flags
         self._datasets = eval_datasets(self._flags)
         self._reward = {name: value for name, value in reward.items() if name in _REWARD}

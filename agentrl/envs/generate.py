@@ -36,7 +36,7 @@ from agentrl.envs.returned import (
 )
 from agentrl.envs.rollout import Chat, Rollout
 from agentrl.envs.rollout_function import FLAG as ROLLOUT_FUNCTION
-from agentrl.envs.rollout_function import load_rollout_function
+from agentrl.envs.rollout_function import ROLLOUT_FUNCTIONS
 from agentrl.envs.sample_hooks import HOOKS, seen_by
 from agentrl.envs.sample_rewards import SampleRewards
 from agentrl.envs.single_turn import SingleTurnEnv
@@ -155,7 +155,9 @@ class GenerateEnv(Rollout):
                 f"--env generate plays a function of yours: {_FLAG} path/to/file.py[:name]"
             )
         self.plays_batches = function is None
-        self.function = load_rollout_function(place) if self.plays_batches else load_generate(place)
+        self.function = (
+            load(ROLLOUT_FUNCTIONS, place) if self.plays_batches else load_generate(place)
+        )
         self._rewards = SampleRewards(**reward)
         # A function that plays whole groups asks for their rewards itself.
         self.scores_groups = self._rewards.scores_groups and not self.plays_batches

@@ -5,34 +5,20 @@
 What calls it, and binds what it returns to its episodes, is `agentrl/actors/batches`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.user_code import Kind, Signature, hook, load
+from agentrl.user_code import Kind, Signature, hook
 
-__all__ = ["FLAG", "load_rollout_function", "rollout_functions"]
+__all__ = ["FLAG", "ROLLOUT_FUNCTIONS"]
 
 FLAG = "--rollout-function-path"
-RolloutFunction = Callable[..., Any]
-
-
-@functools.cache
-def rollout_functions() -> Kind[RolloutFunction]:
-    """The kind of such functions."""
-    parameters = ("args", "rollout_id", "data_source")
-    return hook(
-        "generate_rollout(args, rollout_id, data_source, evaluation=False)",
-        [Signature(parameters, keywords=("evaluation",), is_slimes=True)],
-        may_await=True,
-        group="agentrl.rollout_functions",
-        noun="rollout function",
-        builtin={},
-        flag=FLAG,
-    )
-
-
-@functools.cache
-def load_rollout_function(place: str) -> RolloutFunction:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
-    return load(rollout_functions(), place)
+ROLLOUT_FUNCTIONS: Kind[Callable[..., Any]] = hook(
+    "generate_rollout(args, rollout_id, data_source, evaluation=False)",
+    [Signature(("args", "rollout_id", "data_source"), keywords=("evaluation",), is_slimes=True)],
+    may_await=True,
+    group="agentrl.rollout_functions",
+    noun="rollout function",
+    builtin={},
+    flag=FLAG,
+)

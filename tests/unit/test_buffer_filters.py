@@ -7,12 +7,13 @@ import pytest
 
 from agentrl.actors.report import PlayedEpisode
 from agentrl.config.args import Args
-from agentrl.envs.buffer_filter import chosen, load_buffer_filter
+from agentrl.envs.buffer_filter import BUFFER_FILTERS, chosen
 from agentrl.envs.slime_source import require_buffer
 from agentrl.envs.slime_stand_in.data_source import RolloutDataSourceWithBuffer
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import StopReason
+from agentrl.user_code import load
 from tests.unit.batch_ground import QUESTIONS, Batched, answered, assigned
 from tests.unit.rollout_ground import Policy
 from tests.unit.test_batches import says
@@ -205,4 +206,4 @@ def test_another_signature_is_refused_before_the_start(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def choose(buffer):\n    return buffer\n")
     with pytest.raises(ConfigError, match=r"choose\(args, rollout_id, buffer, num_samples\)"):
-        load_buffer_filter(str(path))
+        load(BUFFER_FILTERS, str(path))

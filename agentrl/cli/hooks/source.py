@@ -10,12 +10,13 @@ import msgspec
 
 from agentrl.cli.hooks.trial import HookTrial
 from agentrl.config.args import Args
-from agentrl.envs.buffer_filter import chosen, load_buffer_filter
+from agentrl.envs.buffer_filter import BUFFER_FILTERS, chosen
 from agentrl.envs.check.preflight import preflight
 from agentrl.envs.slime_source import SlimeSource
 from agentrl.envs.slime_stand_in.data_source import RolloutDataSource
 from agentrl.envs.travel import arrived
 from agentrl.types import Task
+from agentrl.user_code import load
 
 __all__ = ["asked", "chosen_groups"]
 
@@ -53,7 +54,7 @@ def chosen_groups(trial: HookTrial) -> Iterator[str]:
     assert place is not None
     args = Args(trial.config)
     groups = RolloutDataSource(args).get_samples(_BACK)
-    taken, dropped = chosen(load_buffer_filter(place), args, groups, 1)
+    taken, dropped = chosen(load(BUFFER_FILTERS, place), args, groups, 1)
     yield f"{len(groups)} groups were put back, and one is asked for"
     for number in range(len(groups)):
         if number in taken:

@@ -112,8 +112,7 @@ HOOKS = {
         ),
         Hook(
             name="rollout-function-path",
-            kind="agentrl.envs.rollout_function:rollout_functions",
-            loads="agentrl.envs.rollout_function:load_rollout_function",
+            kind="agentrl.envs.rollout_function:ROLLOUT_FUNCTIONS",
             called="one call after the other by the agent worker, for the groups that it has then",
             returns="RolloutFnTrainOutput(samples, metrics) or a list of groups, each a list of "
             "samples: trained are tokens that were sampled",
@@ -121,8 +120,7 @@ HOOKS = {
         ),
         Hook(
             name="buffer-filter-path",
-            kind="agentrl.envs.buffer_filter:buffer_filters",
-            loads="agentrl.envs.buffer_filter:load_buffer_filter",
+            kind="agentrl.envs.buffer_filter:BUFFER_FILTERS",
             called="for each get_samples of a rollout function, or of a data source with a buffer, "
             "when groups were given back",
             returns="at most num_samples of the groups of buffer: those that are played next",
@@ -130,8 +128,7 @@ HOOKS = {
         ),
         Hook(
             name="eval-function-path",
-            kind="agentrl.envs.eval_function:eval_functions",
-            loads="agentrl.envs.eval_function:load_eval_function",
+            kind="agentrl.envs.eval_function:EVAL_FUNCTIONS",
             called="once for each evaluation, by an agent worker, in a thread of its own",
             returns="RolloutFnEvalOutput(data, metrics) or data, {SET: {rewards, truncated, "
             "samples}}, where the rewards alone must be",

@@ -26,7 +26,7 @@ from agentrl.envs.check.rows import check_rows
 from agentrl.envs.check.signatures import check_class
 from agentrl.envs.depth import require_shallow
 from agentrl.envs.env import Env, ServiceSpec
-from agentrl.envs.eval_function import load_eval_function
+from agentrl.envs.eval_function import EVAL_FUNCTIONS
 from agentrl.envs.generate import GenerateEnv
 from agentrl.envs.prompt_lengths import has_prompts
 from agentrl.envs.registry import load_env
@@ -39,6 +39,7 @@ from agentrl.envs.tasks import open_eval_sets, open_source
 from agentrl.envs.travel import arrived
 from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.types import Task, TaskSource
+from agentrl.user_code import load
 from agentrl.user_traceback import words_of
 
 __all__ = [
@@ -172,7 +173,7 @@ def check_eval_sets(config: RunConfig, cls: type[Env]) -> list[str]:
     """Notes on the rows of evaluation sets. Raises ConfigError for sets that are none, for an Env
     that cannot be had, for a first row that cannot be played, and for what raises."""
     if config.eval_function_path is not None:
-        load_eval_function(config.eval_function_path)
+        load(EVAL_FUNCTIONS, config.eval_function_path)
         named_sets(config)
         return []
     named = eval_sets(config)

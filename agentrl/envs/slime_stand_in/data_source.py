@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from agentrl.envs.buffer_filter import chosen, load_buffer_filter
+from agentrl.envs.buffer_filter import BUFFER_FILTERS, chosen
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.envs.sources import RowSource
+from agentrl.user_code import load
 
 __all__ = ["DataSource", "RolloutDataSource", "RolloutDataSourceWithBuffer", "pop_first"]
 
@@ -110,7 +111,7 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         super().__init__(args)
         self.buffer: list[Group] = []
         place = args.buffer_filter_path
-        self.buffer_filter = load_buffer_filter(place) if place else pop_first
+        self.buffer_filter = load(BUFFER_FILTERS, place) if place else pop_first
 
     def get_samples(self, num_samples: int) -> list[Group]:
         """See `DataSource`."""
