@@ -86,8 +86,9 @@ class Kind(Generic[T]):
     `flag`: where a place is given.
     `is_function`: `pkg.module.name` is a place too, and messages begin with the flag if there is
     one. `synonyms`: places in other projects whose function is one of agentrl's own, by its name.
-    `accepts`: the signatures of a function; `refused`: others that people bring, each with why it
-    cannot be called. `form`: how its definition begins.
+    `accepts`: the signatures of a function. `form`: how its definition begins. `is_slimes`: scripts
+    of slime's bring such things that are no functions. `elsewhere`: names that are given in another
+    way, and how.
     """
 
     group: str
@@ -100,8 +101,9 @@ class Kind(Generic[T]):
     is_function: bool = False
     synonyms: Mapping[str, str] = field(default_factory=dict)
     accepts: tuple[Signature, ...] = ()
-    refused: tuple[tuple[Signature, str], ...] = ()
     form: str = "def"
+    is_slimes: bool = False
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 #: Sees a function that is taken, and the signature that it has; what it returns is called instead.
@@ -160,10 +162,12 @@ def hook(
 def load(kind: Kind[T], spec: str) -> T:
     """What a flag names. Raises ConfigError when there is none, or several. A function in slime's
     signature may import what it needs of slime."""
-    if any(signature.is_slimes for signature in kind.accepts):
+    if kind.is_slimes or any(signature.is_slimes for signature in kind.accepts):
         show()
     spec = kind.synonyms.get(spec, spec)
     try:
+        if spec in kind.elsewhere:
+            raise ConfigError(kind.elsewhere[spec])
         if spec.endswith(".py") or ":" in spec:
             return _at(kind, spec)
         if kind.is_function and "." in spec and "/" not in spec:
@@ -234,13 +238,13 @@ def load_file(path: Path) -> ModuleType:
     library and every package, from now on, so that an import inside a function finds it too.
     """
     path = path.expanduser().resolve()
-    if (kind := kind_of(path)) != "a file":
-        lack = f"there is no file {path}" if kind == "nothing" else f"{path} is {kind}, not code"
-        raise ConfigError(lack)
     # sys.modules also serves type hints.
     name = f"agentrl_env_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
+    if (kind := kind_of(path)) != "a file":
+        lack = f"there is no file {path}" if kind == "nothing" else f"{path} is {kind}, not code"
+        raise ConfigError(lack)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be loaded as Python")
@@ -278,10 +282,7 @@ def _at(kind: Kind[T], place: str) -> T:
         raise ConfigError(f"{home} has no {attribute!r}{hint(attribute, here)}")
     taken = kind.take(found)
     if taken is None:
-        why = _why_refused(kind, [found])
-        raise ConfigError(
-            f"{place} is {_shown(found)}, not {kind.must_be}; write {kind.write}{why}"
-        )
+        raise ConfigError(f"{place} is {_shown(found)}, not {kind.must_be}; write {kind.write}")
     return taken
 
 
@@ -297,23 +298,12 @@ def _only(kind: Kind[T], module: ModuleType, path: str) -> T:
         (only,) = found.values()
         return only
     if not found:
-        why = _why_refused(kind, vars(module).values())
-        raise ConfigError(f"{path} defines no {kind.noun}; write {kind.write}{why}")
+        raise ConfigError(f"{path} defines no {kind.noun}; write {kind.write}")
     flag = f"{kind.flag} " if kind.flag else ""
     raise ConfigError(
         f"{path} defines {len(found)} {kind.noun}s, {', '.join(found)}; say which: "
         f"{flag}{path}:{next(iter(found))}"
     )
-
-
-def _why_refused(kind: Kind[Any], values: Iterable[object]) -> str:
-    """What there is to say of the first of `values` that has a signature which is known, and which
-    nothing here could call."""
-    for value in filter(inspect.isfunction, values):
-        for signature, why in kind.refused:
-            if signature.fits(value):
-                return f" ({place_in(value)} has {why})"
-    return ""
 
 
 def _claims(kind: Kind[T], name: str) -> Iterator[tuple[str, str]]:

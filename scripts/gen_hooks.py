@@ -27,7 +27,7 @@ def row(hook: Hook) -> str:
     """The line of a hook."""
     ours, slimes = (signatures(hook, is_slimes=is_slimes) for is_slimes in (False, True))
     if hook.also:
-        (slimes if hook.also_is_slimes else ours).append(hook.also)
+        (slimes if hook.its_kind().is_slimes else ours).append(hook.also)
     flags = f"`{' '.join(hook.argv)}`"
     cells = [flags, "; ".join(ours) or "-", "; ".join(slimes) or "-", hook.called, hook.returns]
     return f"| {' | '.join(cells)} |\n"

@@ -21,7 +21,7 @@ from agentrl.errors import EnvError
 from agentrl.roles import POLICY, by_role
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
-from agentrl.user_code import Kind, Signature, hook, load
+from agentrl.user_code import Kind, Signature, hook
 from agentrl.wire.messages import Judge, Verdict
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "FilterDecision",
     "check_reward_nonzero_std",  # documented here before filters had names
     "judge_group",
-    "load_filter",
 ]
 
 #: Entry point group under which packages announce filters.
@@ -63,14 +62,6 @@ FILTER: Kind[DynamicFilter | OfSamples] = hook(
     builtin=FILTERS_SHIPPED.places,
     synonyms=FILTERS_SHIPPED.theirs,
 )
-
-
-def load_filter(spec: str | None) -> DynamicFilter | OfSamples | None:
-    """The filter of a name, `pkg.module:name` (or dotted) or `path/to/file.py[:name]`, or None; of
-    one of slime's, ours. Raises ConfigError for a bad one."""
-    if spec is None:
-        return None
-    return load(FILTER, spec)
 
 
 async def judge_group(

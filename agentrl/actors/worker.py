@@ -18,7 +18,7 @@ import msgspec
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import judge_group, load_filter
+from agentrl.actors.judge import FILTER, judge_group
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
@@ -43,6 +43,7 @@ from agentrl.types import (
     EpisodeId,
     TurnClient,
 )
+from agentrl.user_code import load
 from agentrl.visible import message_of
 from agentrl.wire.messages import (
     Assign,
@@ -206,7 +207,8 @@ class Worker:
             settings.chat_format, settings.model_dir, max_tokens=settings.longest_context
         )
         self.endpoint = Endpoint()
-        self._filter = load_filter(settings.filter_path)
+        place = settings.filter_path
+        self._filter = None if place is None else load(FILTER, place)
         self._ways = self._opened(settings, chat)
         self.player = Player(self._ways, teacher=teacher)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}

@@ -224,7 +224,7 @@ def _check_rooms(config: RunConfig, *, dry_run: bool = False) -> list[str]:
         from agentrl.envs.check.preflight import preflight
         from agentrl.envs.check.prompts import check_prompts
 
-    checks: list[Callable[[RunConfig], list[str] | None]] = [preflight, _check_filter, _check_hooks]
+    checks: list[Callable[[RunConfig], list[str] | None]] = [preflight, _check_hooks]
     checks.append(partial(check_reward_model, dry_run=dry_run))
     if kind_of(Path(str(config.hf_checkpoint), CONFIG)) == "a file":  # else that is told already
         checks += [_check_model, _check_commands]
@@ -244,29 +244,16 @@ def _no_tokenizer(config: RunConfig) -> list[str]:
     return [f"{lacks}: chat format and prompts not checked, and a run needs it"]
 
 
-def _check_filter(config: RunConfig) -> None:
-    from agentrl.actors.judge import load_filter
-
-    load_filter(config.dynamic_sampling_filter_path)
-
-
-def _check_hooks(config: RunConfig) -> None:
-    from agentrl.envs.buffer_filter import BUFFER_FILTERS
-    from agentrl.envs.sample_hooks import load_hook
-    from agentrl.envs.slime_logs.functions import KINDS, load_log
+def _check_hooks(config: RunConfig) -> list[str]:
+    """That each hook is there and has a signature of its kind; those of the algorithm are tried."""
+    from agentrl.cli.hooks.table import HOOKS
     from agentrl.envs.slime_source import require_buffer
-    from agentrl.learner.hooks import LearnerHooks
-    from agentrl.user_code import load
 
-    LearnerHooks(config)
-    for field in KINDS:
-        if is_read(config, field) and (place := getattr(config, field)) is not None:
-            load_log(field, place)
-    for place in config.rollout_sample_hook_path:
-        load_hook(place)
+    hooks = [hook for hook in HOOKS.values() if not hook.is_of_algorithm]
+    checks = [partial(hook.check, config) for hook in hooks if is_read(config, hook.field)]
     if config.buffer_filter_path is not None:
-        load(BUFFER_FILTERS, config.buffer_filter_path)
-        require_buffer(config)
+        checks.append(partial(require_buffer, config))
+    return gather(*checks)
 
 
 def _check_chat_format(config: RunConfig) -> list[str]:

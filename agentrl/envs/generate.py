@@ -48,7 +48,7 @@ from agentrl.tokens.chat import Message
 from agentrl.types import EpisodeId, EpisodeSummary, SamplingParams
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["BatchChat", "GenerateEnv", "PromptChat", "generate_kind", "load_generate"]
+__all__ = ["BatchChat", "GenerateEnv", "PromptChat", "generate_kind"]
 
 _FLAG = "--custom-generate-function-path"
 _THREE = ("args", "sample", "sampling_params")
@@ -101,12 +101,6 @@ class BatchChat(PromptChat, Protocol):
 
 
 @functools.cache
-def load_generate(place: str) -> Generate:
-    """The function of `pkg.module.name` or `path/to/file.py[:name]`. Raises ConfigError."""
-    return load(generate_kind(), place)
-
-
-@functools.cache
 def generate_kind() -> Kind[Generate]:
     functions: Kind[Generate] = hook(
         "generate(args, sample, sampling_params)",
@@ -155,9 +149,7 @@ class GenerateEnv(Rollout):
                 f"--env generate plays a function of yours: {_FLAG} path/to/file.py[:name]"
             )
         self.plays_batches = function is None
-        self.function = (
-            load(ROLLOUT_FUNCTIONS, place) if self.plays_batches else load_generate(place)
-        )
+        self.function = load(ROLLOUT_FUNCTIONS if self.plays_batches else generate_kind(), place)
         self._rewards = SampleRewards(**reward)
         # A function that plays whole groups asks for their rewards itself.
         self.scores_groups = self._rewards.scores_groups and not self.plays_batches

@@ -57,13 +57,7 @@ def load_tool(name: str) -> Tool[Any]:
 def load_reward(name: str) -> Reward:
     """The reward of a name, `pkg.module:function` (or dotted) or `path/to/file.py:function`; found
     once in a process. Raises ConfigError when there is none."""
-    kind = rewards()
-    if name in SHIPPED.places and name not in kind.builtin:
-        raise ConfigError(
-            f"--custom-rm-path {name}: this reward of agentrl asks a model; give it with "
-            f"--rm-type {name}"
-        )
-    return load(kind, name)
+    return load(rewards(), name)
 
 
 @functools.cache
@@ -110,5 +104,10 @@ def rewards() -> Kind[Reward]:
         flag="--custom-rm-path",
     )
     return dataclasses.replace(
-        functions, take=lambda value: cast(Reward, model_of(value)) or functions.take(value)
+        functions,
+        take=lambda value: cast(Reward, model_of(value)) or functions.take(value),
+        elsewhere={
+            name: f"this reward of agentrl asks a model; give it with --rm-type {name}"
+            for name in SHIPPED.places.keys() - plain.keys()
+        },
     )

@@ -7,7 +7,6 @@ Each is called in turn, with what the one before it left; None: the sample that 
 told what its signature asks for. `rollout_id` is None: an episode is begun for no iteration.
 """
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from agentrl.envs.returned import read_samples
 from agentrl.user_code import Kind, Signature, hook, load
 
-__all__ = ["HOOKS", "load_hook", "seen_by"]
+__all__ = ["HOOKS", "seen_by"]
 
 _TOLD = ("rollout_id", "evaluation")
 _TWO = ("args", "sample")
@@ -36,16 +35,10 @@ HOOKS: Kind[Callable[..., Any]] = hook(
 )
 
 
-@functools.cache
-def load_hook(place: str) -> Callable[..., Any]:
-    """One of the functions that the flag names. Raises ConfigError."""
-    return load(HOOKS, place)
-
-
 async def seen_by(place: str, args: Any, samples: list[Any], *, evaluation: bool) -> None:
     """Put what the function at `place` makes of samples in their place. Raises EnvError for what is
     no sample, and what it raises."""
-    function = load_hook(place)
+    function = load(HOOKS, place)
     named = inspect.signature(function).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in named.values())
     told = {"rollout_id": None, "evaluation": evaluation}

@@ -22,11 +22,10 @@ from agentrl.envs.source_journal import SourceJournal
 from agentrl.envs.source_thread import SourceThread
 from agentrl.envs.travel import arrived
 from agentrl.errors import ConfigError, DataError
-from agentrl.slime_modules import show
 from agentrl.types import Task
 from agentrl.user_code import Kind, load
 
-__all__ = ["SOURCES", "SlimeSource", "load_source", "require_buffer"]
+__all__ = ["SOURCES", "SlimeSource", "require_buffer"]
 
 _FLAG = "--data-source-path"
 
@@ -45,14 +44,8 @@ SOURCES: Kind[Callable[[Any], Any]] = Kind(
     builtin={},
     flag=_FLAG,
     is_function=True,
+    is_slimes=True,
 )
-
-
-def load_source(place: str) -> Callable[[Any], Any]:
-    """The class of `pkg.module.Name` or `path/to/file.py[:Name]`. Raises ConfigError. From now on
-    this process has slime's modules that such classes import."""
-    show()
-    return load(SOURCES, place)
 
 
 def require_buffer(config: RunConfig) -> None:
@@ -60,7 +53,7 @@ def require_buffer(config: RunConfig) -> None:
     without a rollout function, and a class that keeps no groups which were given back."""
     if config.rollout_function_path is not None or config.data_source_path is None:
         return
-    source: object = load_source(config.data_source_path)
+    source: object = load(SOURCES, config.data_source_path)
     if not isinstance(source, type) or not issubclass(source, RolloutDataSourceWithBuffer):
         raise ConfigError(
             f"--buffer-filter-path {config.buffer_filter_path}: nothing calls it, because "
@@ -78,7 +71,7 @@ class SlimeSource:
     def __init__(self, config: RunConfig, folder: Path | None = None) -> None:
         self._config = config
         self._place = str(config.data_source_path)
-        self._class = load_source(self._place)
+        self._class = load(SOURCES, self._place)
         self._journal = None if folder is None else SourceJournal(folder)
         self._placed: PlacedSource | None = None
         self._thread = SourceThread("data-source")

@@ -12,7 +12,7 @@ import pytest
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import judge_group, load_filter
+from agentrl.actors.judge import FILTER, judge_group
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
@@ -25,6 +25,7 @@ from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import ChatError, EnvError
 from agentrl.roles import MAX_ROLE, is_name
 from agentrl.types import EpisodeReport, EpisodeSummary, Outcome, StopReason
+from agentrl.user_code import load
 from agentrl.wire.messages import Judge
 from tests.integration.rollout_programs import program
 from tests.unit.generate_asking import PARIS, asked
@@ -284,14 +285,14 @@ def judged(episodes: Sequence[tuple[float, dict[str, float]]]) -> Judge:
 async def test_a_group_of_equal_episodes_is_kept_where_its_roles_differ(
     episodes: list[tuple[float, dict[str, float]]], keep: bool, tmp_path: Path
 ) -> None:
-    shipped = load_filter("check_reward_nonzero_std")
+    shipped = load(FILTER, "check_reward_nonzero_std")
     verdict = await judge_group(judged(episodes), shipped, Failures(), flags=ROLE)
     assert (verdict.keep, verdict.rewards) == (keep, [reward for reward, _ in episodes])
     (tmp_path / "mine.py").write_text(
         "def keep(rewards, task, *, roles):\n    return True, repr((rewards, roles))\n"
     )
     verdict = await judge_group(
-        judged(episodes), load_filter(f"{tmp_path}/mine.py:keep"), Failures(), flags=ROLE
+        judged(episodes), load(FILTER, f"{tmp_path}/mine.py:keep"), Failures(), flags=ROLE
     )
     roles: dict[str, list[float]] = {}
     for _, own in episodes:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.learner.megatron.passes import lay_out
+from agentrl.learner.megatron.laid_out import lay_out
 from agentrl.learner.megatron.replay import Replay
 from tests.parity.alone import open_alone
 from tests.parity.jobs import follow, with_routes

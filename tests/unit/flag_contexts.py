@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from agentrl.algorithms.base import Algorithm
+from agentrl.cli.hooks.table import HOOKS
 from agentrl.config.facts import Mode
 from agentrl.config.fields import own_fields
 from tests.unit.flag_values import VALUES
 
 ROWS = "--env single-turn --prompt-data ROWS"
 _PLAYS = "--env generate --prompt-data ROWS"
-_FUNCTION = f"--custom-generate-function-path {__name__}:generate"
+_FUNCTION = f"--custom-generate-function-path {__name__}:custom_generate_function_path"
 PPO = "--advantage-estimator ppo"
 _TEACHER = "--opd-type megatron --opd-teacher-load MODEL2"
 OPD = f"--use-opd {_TEACHER}"
@@ -37,7 +38,7 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
     ("custom_rm_path", "policy"): ROWS,
     ("custom_generate_function_path", "policy"): _PLAYS,
     "rollout_function_path": _PLAYS,
-    "buffer_filter_path": f"{_PLAYS} --rollout-function-path {__name__}:generate_rollout",
+    "buffer_filter_path": f"{_PLAYS} --rollout-function-path {__name__}:rollout_function_path",
     ("custom_generate_function_path", "eval"): f"{_PLAYS} --eval-prompt-data held ROWS2",
     ("rollout_sample_hook_path", "policy"): f"{_PLAYS} {_FUNCTION}",
     ("rollout_sample_hook_path", "eval"): f"{_PLAYS} {_FUNCTION} --eval-prompt-data held ROWS2",
@@ -117,35 +118,23 @@ BESIDE: dict[str | tuple[str, Mode], str] = {
         ("memory_snapshot_dir", "memory_snapshot_num_steps"), "--record-memory-history"
     ),
 }
+#: Hooks of which any function with the signature does: `__getattr__` makes one.
+_HOOKS = {hook.field: hook for hook in HOOKS.values()}
 #: Other values than those of the matrix, where these would be refused or change nothing here.
 OTHER: dict[str, str] = {
+    **{field: f"{__name__}:{field}" for field in _HOOKS},
     "env_args": '{"num_facts":3}',
     "rollout_batch_size": "40",
     "tis_clip": "1.1",
     "opsm_delta": "100",
     "eps_clip_c": "1.2",
     "custom_rm_path": "contains",
-    "custom_generate_function_path": f"{__name__}:generate",
-    "rollout_function_path": f"{__name__}:generate_rollout",
-    "eval_function_path": f"{__name__}:evaluate",
     "custom_loss_function_path": f"{__name__}:loss",
     "custom_reward_post_process_path": f"{__name__}:rewards",
     "data_source_path": f"{__name__}:Source",
-    "buffer_filter_path": f"{__name__}:choose",
     "custom_advantage_function_path": f"{__name__}:advantages",
     "custom_tis_function_path": f"{__name__}:weigh",
     "custom_pg_loss_reducer_function_path": f"{__name__}:reducer",
-    "custom_megatron_init_path": f"{__name__}:init",
-    "custom_megatron_before_log_prob_hook_path": f"{__name__}:before_log_prob",
-    "custom_megatron_before_train_step_hook_path": f"{__name__}:before_train_step",
-    "rollout_data_postprocess_path": f"{__name__}:postprocess",
-    "rollout_sample_filter_path": f"{__name__}:select",
-    "custom_convert_samples_to_train_data_path": f"{__name__}:convert",
-    "custom_update_weight_post_write_path": f"{__name__}:show",
-    "rollout_sample_hook_path": f"{__name__}:see",
-    "custom_rollout_log_function_path": f"{__name__}:log_rollouts",
-    "custom_eval_rollout_log_function_path": f"{__name__}:log_evaluation",
-    "rollout_all_samples_process_path": f"{__name__}:see_all",
     "advantage_estimator": f"{__name__}:Doubled",
     "algorithm_args": '{"by":3.0}',
 }
@@ -189,6 +178,17 @@ def words_of(name: str) -> str:
     return f"{field.flag} {OTHER.get(name, VALUES.get(name))}"
 
 
+def __getattr__(field: str) -> Any:
+    """A hook of the user's: a function with the first signature of its kind."""
+    if field not in _HOOKS:
+        raise AttributeError(field)
+    hook = _HOOKS[field]
+    head = hook.written(hook.its_kind().accepts[0]).replace("[async]", "async")
+    made: dict[str, Any] = {}
+    exec(f"{head}: ...".replace(" f(", f" {field}("), made)
+    return made[field]
+
+
 class Source:
     """A data source in slime's signature."""
 
@@ -197,11 +197,6 @@ class Source:
 
     def get_samples(self, num_samples: int) -> list[Any]:
         return []
-
-
-def choose(args: Any, rollout_id: None, buffer: list[Any], num_samples: int) -> list[Any]:
-    """A choice of the user's among groups that were given back."""
-    return buffer[:num_samples]
 
 
 def loss(batch: Any, logprobs_T: Any, entropy_T: Any) -> Any:
@@ -217,21 +212,6 @@ def reducer(
     return lambda losses: losses.sum()
 
 
-async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
-    """A function of the user's that plays."""
-    return sample
-
-
-def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """A function of the user's that plays groups."""
-    return data_source.get_samples(args.rollout_batch_size)
-
-
-def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = True) -> Any:
-    """A function of the user's that plays evaluation sets."""
-    return {}
-
-
 def weigh(trained: Any) -> Any:
     """A correction of the user's."""
     return trained.mu_K.exp()
@@ -245,44 +225,6 @@ def rewards(groups: Any) -> Any:
 def advantages(rows: Any) -> Any:
     """Advantages of the user's."""
     return [row.columns["mu"] for row in rows]
-
-
-def init(args: Any) -> None:
-    """Hooks of the user's."""
-
-
-def before_log_prob(args: Any, model: Any, store_prefix: str) -> None: ...
-
-
-def before_train_step(
-    args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
-) -> None: ...
-
-
-def postprocess(args: Any, rollout_id: int, rollout_data: Any) -> None: ...
-
-
-def select(args: Any, groups: Any) -> None: ...
-
-
-def convert(args: Any, samples: Any) -> Any: ...
-
-
-def show(args: Any, version_dir: str, rollout_engines: Any) -> None: ...
-
-
-def see(args: Any, sample: Any) -> None: ...
-
-
-def log_rollouts(
-    rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float
-) -> None: ...
-
-
-def log_evaluation(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> None: ...
-
-
-def see_all(args: Any, all_samples: Any, data_source: Any) -> None: ...
 
 
 class Doubled(Algorithm):

@@ -1,9 +1,13 @@
 """A valid value of every flag of `RunConfig`, and the flags whose meaning hangs on each other."""
 
+from agentrl.config.fields import own_fields
+
 __all__ = ["TOGETHER", "VALUES"]
 
+_CODE = [name for name, field in own_fields().items() if field.fact.holds == "code"]
 #: A valid value of each flag other than its default; flags without a value stand for themselves.
 VALUES: dict[str, str] = {
+    **dict.fromkeys(_CODE, "mine.py:hook"),
     "preset": "search-r1-local",
     "run_dir": "elsewhere",
     "run_id": "mine",
@@ -14,17 +18,11 @@ VALUES: dict[str, str] = {
     "device": "cpu",
     "seed": "7",
     "prompt_data": "ROWS2",
-    "data_source_path": "mine.py:Source",
-    "buffer_filter_path": "mine.py:choose",
     "input_key": "question",
     "label_key": "answer",
     "metadata_key": "answer",
     "tool_key": "answer",
     "custom_rm_path": "exact",
-    "custom_generate_function_path": "mine.py:generate",
-    "rollout_function_path": "mine.py:generate_rollout",
-    "eval_function_path": "mine.py:evaluate",
-    "rollout_sample_hook_path": "mine.py:hook",
     "rm_type": "math",
     "rm_url": "http://127.0.0.1:9000/score",
     "reward_key": "score",
@@ -53,7 +51,6 @@ VALUES: dict[str, str] = {
     "tool_timeout_s": "5",
     "episode_timeout_s": "700",
     "reward_timeout_s": "60",
-    "dynamic_sampling_filter_path": "mine:keep",
     "over_sampling_batch_size": "48",
     "num_agent_workers": "2",
     "max_concurrent_episodes": "600",
@@ -80,22 +77,9 @@ VALUES: dict[str, str] = {
     "num_steps_per_rollout": "2",
     "max_tokens_per_gpu": "4096",
     "loss_type": "sft_loss",
-    "custom_loss_function_path": "mine:loss",
     "prompt_loss_weight": "0.1",
     "advantage_estimator": "mine.py:Mine",
     "algorithm_args": '{"k":1}',
-    "custom_reward_post_process_path": "mine:rewards",
-    "custom_advantage_function_path": "mine:advantages",
-    "custom_pg_loss_reducer_function_path": "mine:reduce",
-    "custom_megatron_init_path": "mine:init",
-    "custom_megatron_before_log_prob_hook_path": "mine:before_log_prob",
-    "custom_megatron_before_train_step_hook_path": "mine:before_step",
-    "rollout_data_postprocess_path": "mine:process",
-    "rollout_sample_filter_path": "mine:select",
-    "custom_convert_samples_to_train_data_path": "mine:convert",
-    "custom_rollout_log_function_path": "mine:log",
-    "custom_eval_rollout_log_function_path": "mine:log",
-    "rollout_all_samples_process_path": "mine:see",
     "kl_coef": "0.1",
     "opd_kl_coef": "0.5",
     "gamma": "0.9",
@@ -114,7 +98,6 @@ VALUES: dict[str, str] = {
     "tis_level": "sequence",
     "tis_clip": "5",
     "tis_clip_low": "0.5",
-    "custom_tis_function_path": "mine:weigh",
     "trust_region": "dppo:0.2 veto",
     "opsm_delta": "0.01",
     "entropy_coef": "0.01",
@@ -167,7 +150,6 @@ VALUES: dict[str, str] = {
     "update_weight_local_checkpoint_dir": "TMP/local",
     "update_weight_delta_encoding": "overwrite",
     "update_weight_delta_checksum": "adler32",
-    "custom_update_weight_post_write_path": "mine:show",
     "eval_prompt_data": "held ROWS2",
     "eval_config": "SETS",
     "eval_input_key": "question",

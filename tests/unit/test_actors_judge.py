@@ -10,10 +10,11 @@ import pytest
 
 from agentrl.actors.failures import Failures
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
-from agentrl.actors.judge import judge_group, load_filter
+from agentrl.actors.judge import FILTER, judge_group
 from agentrl.errors import ConfigError
 from agentrl.shipped import FILTERS
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
+from agentrl.user_code import load
 from agentrl.wire.frames import decode, encode
 from agentrl.wire.messages import Envelope, Judge, Verdict
 
@@ -117,7 +118,7 @@ async def test_a_filter_cannot_change_the_rewards() -> None:
 
 def test_a_filter_path_that_leads_nowhere_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--dynamic-sampling-filter-path nowhere.at:all"):
-        load_filter("nowhere.at:all")
+        load(FILTER, "nowhere.at:all")
 
 
 async def test_what_a_filter_raises_is_in_the_worker_s_log_with_its_traceback_once(
@@ -136,4 +137,4 @@ async def test_what_a_filter_raises_is_in_the_worker_s_log_with_its_traceback_on
 
 @pytest.mark.parametrize("place", FILTERS.theirs)
 def test_a_filter_of_slime_is_ours(place: str) -> None:
-    assert load_filter(place) is check_reward_nonzero_std
+    assert load(FILTER, place) is check_reward_nonzero_std

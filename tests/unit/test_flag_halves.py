@@ -29,7 +29,7 @@ RUNS: dict[str, tuple[Mode, str]] = {
     "loads": ("policy", MODES["loads"][1]),
     "loads dialogues": ("supervised", f"{MODES['sft'][1]} --load-debug-rollout-data ROLLOUTS"),
 }
-_FUNCTION = "--custom-generate-function-path tests.unit.flag_contexts:generate"
+_FUNCTION = "--custom-generate-function-path tests.unit.flag_contexts:custom_generate_function_path"
 _PLAYED = f"--env generate --prompt-data ROWS {_FUNCTION}"
 #: What must be there for a flag to be read, where that differs from a run of both halves.
 _BESIDE: dict[tuple[str, str], str] = {

@@ -11,9 +11,10 @@ from agentrl.config.conditions import STREAMING
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.envs.check.preflight import preflight
-from agentrl.envs.generate import GenerateEnv, load_generate
+from agentrl.envs.generate import GenerateEnv, generate_kind
 from agentrl.errors import ConfigError
 from agentrl.types import Outcome, Task
+from agentrl.user_code import load
 from tests.unit.generate_ground import CONFIG, SEARCH, TASK, TURNS, play_function
 from tests.unit.rollout_ground import MODEL, Policy
 
@@ -112,7 +113,7 @@ def test_a_named_function_of_another_signature_is_shown_with_its_line(tmp_path: 
     path = tmp_path / "wrong.py"
     path.write_text("async def generate(sample): ...")
     with pytest.raises(ConfigError, match=r"wrong\.py:1"):
-        load_generate(f"{path}:generate")
+        load(generate_kind(), f"{path}:generate")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ async def test_a_function_that_plays_a_batch_is_given_each_sample_alone(
     """It is told by its parameter `evaluation`, and that it has none for sampling parameters."""
     path = tmp_path / "plays.py"
     path.write_text(f"async def custom_generate({parameters}):\n    return locals()\n")
-    play = load_generate(f"{path}:custom_generate")
+    play = load(generate_kind(), f"{path}:custom_generate")
     told = {"evaluation": True} if "evaluation" in parameters else {}
     found = await play("the flags", "a sample", {"top_p": 1}, **told)
     assert found["args"] == "the flags"
@@ -156,7 +157,7 @@ def test_a_batch_that_is_told_nothing_of_evaluation_is_none(
     path = tmp_path / "plays.py"
     path.write_text(f"async def custom_generate({parameters}): ...")
     with pytest.raises(ConfigError, match=r"plays\.py:1(?s:.*)args, sample, sampling_params"):
-        load_generate(f"{path}:custom_generate")
+        load(generate_kind(), f"{path}:custom_generate")
 
 
 async def test_an_episode_of_a_batch_is_trained_as_any_other(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ async def test_an_episode_of_a_batch_is_trained_as_any_other(tmp_path: Path) -> 
         "    params = GenerateState(args).sampling_params\n"
         "    return [await one.generate(args, sample, dict(params)) for sample in samples]\n"
     )
-    load_generate(f"{path}:generate")
+    load(generate_kind(), f"{path}:generate")
     alone = await play_function(SEARCH, Policy([*TURNS]), reward=f"{SEARCH}:reward_func")
     batch = await play_function(path, Policy([*TURNS]), reward=f"{SEARCH}:reward_func")
     assert batch.report.outcome is Outcome.DONE

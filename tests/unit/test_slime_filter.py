@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import judge_group, load_filter
+from agentrl.actors.judge import FILTER, judge_group
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
+from agentrl.user_code import load
 from agentrl.wire.messages import Judge, Verdict
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +38,7 @@ async def judged(place: str, **flags: Any) -> Verdict:
         EpisodeSummary(2, Outcome.DONE, StopReason.RESPONSE_LIMIT, 0.0, {}, "it is", sampled=3),
     ]
     order = Judge("00000001", Task("t", ROW), summaries)
-    return await judge_group(order, load_filter(place), Failures(), flags=told)
+    return await judge_group(order, load(FILTER, place), Failures(), flags=told)
 
 
 async def test_it_sees_what_was_asked_said_and_earned(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ async def test_another_signature_is_refused_before_the_start(tmp_path: Path, cal
     path = tmp_path / "wrong.py"
     path.write_text(f"def keep({call}):\n    return True\n")
     with pytest.raises(ConfigError, match="keep"):
-        load_filter(str(path))
+        load(FILTER, str(path))
 
 
 @pytest.mark.parametrize("env", ["single-turn", "guess", "program"])

@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from agentrl.actors.judge import load_filter
+from agentrl.actors.judge import FILTER
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.command_line import Program
@@ -17,6 +17,7 @@ from agentrl.learner.plan import StepPlan, plan_iteration
 from agentrl.serving.buckets import make_buckets
 from agentrl.shipped import FILTERS
 from agentrl.types import Fate, Task
+from agentrl.user_code import load
 from agentrl.wire.messages import LeaseRequest
 from tests.unit.test_buffer_over_sampling import full_with, judge, on_policy
 from tests.unit.test_learner_batch import header_of
@@ -87,7 +88,7 @@ def test_a_push_goes_in_pieces_of_the_size_of_a_buffer() -> None:
 def test_slimes_filter_drops_groups_of_equal_rewards() -> None:
     assert SLIMES_FILTER in FILTERS.theirs
     config = run("--dynamic-sampling-filter-path", SLIMES_FILTER)
-    keep = load_filter(str(config.dynamic_sampling_filter_path))
+    keep = load(FILTER, str(config.dynamic_sampling_filter_path))
     assert keep is not None
     assert not isinstance(keep, OfSamples)
     task = Task("t", {})

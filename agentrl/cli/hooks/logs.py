@@ -3,7 +3,6 @@ iteration, from a file as a learner writes it; as an evaluation; and as two grou
 of which one is dropped."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +19,7 @@ from agentrl.cli.hooks.worker import (
     summary_of,
     task_of,
 )
-from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, ROLLOUT, load_log, logged
+from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, ROLLOUT, logged
 from agentrl.envs.slime_logs.process import decoder
 from agentrl.envs.slime_logs.samples import ScoredEpisode, judged, keys_of, samples_of, scored
 from agentrl.errors import HookError
@@ -35,18 +34,7 @@ from agentrl.types import (
 )
 from agentrl.wire.messages import Logged
 
-__all__ = [
-    "all_samples",
-    "evaluation",
-    "load_all_samples",
-    "load_evaluation",
-    "load_rollouts",
-    "rollouts",
-]
-
-load_rollouts = partial(load_log, ROLLOUT)
-load_evaluation = partial(load_log, EVALUATION)
-load_all_samples = partial(load_log, ALL_SAMPLES)
+__all__ = ["all_samples", "evaluation", "rollouts"]
 
 
 def rollouts(trial: HookTrial) -> Iterator[str]:

@@ -10,38 +10,53 @@ from typing import Any
 
 import msgspec
 
+from agentrl.config.run import RunConfig
 from agentrl.user_code import Kind, Signature, load
 
 __all__ = ["ELSEWHERE", "HOOKS", "Hook"]
 
 #: Names of parameters that hold the answers of a group where a single one has no `s`.
+_OF_ALGORITHM = "agentrl.cli.hooks.objective:trained"
 _ONE = ("text", "sample", "prompt", "response")
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """A hook. `kind`, `tries`: where its kind stands, or what makes it, and what tries it, as
-    `module:name`, or `module:name/key` of what a mapping has there; `loads`: the same of its own
-    loader, if it has one. `called`: when; `returns`: what it must return. `flag` takes its path, by
-    default the flag of its name; `beside`: flags that go with it. `also`: what is taken beside
-    functions; `also_is_slimes`: scripts of slime's bring such things. `sees_groups`: it is the hook
-    of another row, which is given the answers of a group in place of one."""
+    `module:name`, or `module:name/key` of what a mapping has there. `called`: when; `returns`: what
+    it must return. `flag` takes its path, by default the flag of its name; `beside`: flags that go
+    with it. `also`: what is taken beside functions. `sees_groups`: it is the hook of another row,
+    which is given the answers of a group in place of one."""
 
     name: str
     kind: str
     called: str
     returns: str
     tries: str
-    loads: str = ""
     flag: str = ""
     beside: tuple[str, ...] = ()
     also: str = ""
-    also_is_slimes: bool = False
     sees_groups: bool = False
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The flags before its path."""
         return (*self.beside, self.flag or f"--{self.name}")
+
+    @property
+    def field(self) -> str:
+        """The field of its flag."""
+        return self.argv[-1].removeprefix("--").replace("-", "_")
+
+    @property
+    def is_of_algorithm(self) -> bool:
+        """Whether an algorithm calls it."""
+        return self.tries == _OF_ALGORITHM
+
+    def check(self, config: RunConfig) -> None:
+        """Load what the flag of a run names. Raises ConfigError."""
+        given = getattr(config, self.field)
+        for place in [given] if isinstance(given, str) else given or ():
+            self.loaded(place)
 
     def its_kind(self) -> Kind[Any]:
         """What its flag takes."""
@@ -51,7 +66,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
     def loaded(self, path: str) -> Any:
         """What `path` names, as a run loads it. Raises ConfigError."""
-        return _at(self.loads)(path) if self.loads else load(self.its_kind(), path)
+        return load(self.its_kind(), path)
 
     def tried_by(self) -> Any:
         """What tries it: a function of a `Trial` that gives lines and raises AgentRLError."""
@@ -83,7 +98,6 @@ HOOKS = {
         Hook(
             name="custom-rm-path",
             kind="agentrl.envs.named:rewards",
-            loads="agentrl.envs.named:load_reward",
             called="for each answer, by the worker that played it",
             returns="a finite number, or a dict of which --reward-key names one",
             also="a class with compute_reward(prompts, responses), which returns a list",
@@ -92,7 +106,6 @@ HOOKS = {
         Hook(
             name="group-rm",
             kind="agentrl.envs.named:rewards",
-            loads="agentrl.envs.named:load_reward",
             flag="--custom-rm-path",
             beside=("--group-rm",),
             sees_groups=True,
@@ -105,7 +118,6 @@ HOOKS = {
         Hook(
             name="custom-generate-function-path",
             kind="agentrl.envs.generate:generate_kind",
-            loads="agentrl.envs.generate:load_generate",
             called="for each episode, which it plays",
             returns="the sample, or a list of samples: trained are tokens that were sampled",
             tries="agentrl.cli.hooks.worker:generate",
@@ -137,7 +149,6 @@ HOOKS = {
         Hook(
             name="rollout-sample-hook-path",
             kind="agentrl.envs.sample_hooks:HOOKS",
-            loads="agentrl.envs.sample_hooks:load_hook",
             called="for each sample that a function of --custom-generate-function-path has played, "
             "before its reward, by the worker that played it",
             returns="the sample, or nothing: that is the one that it was given",
@@ -146,7 +157,6 @@ HOOKS = {
         Hook(
             name="dynamic-sampling-filter-path",
             kind="agentrl.actors.judge:FILTER",
-            loads="agentrl.actors.judge:load_filter",
             called="for each group, when it has its rewards",
             returns="a bool, (bool, reason), or slime's DynamicFilterOutput: whether it is kept",
             tries="agentrl.cli.hooks.worker:keep",
@@ -154,13 +164,11 @@ HOOKS = {
         Hook(
             name="data-source-path",
             kind="agentrl.envs.slime_source:SOURCES",
-            loads="agentrl.envs.slime_source:load_source",
             called="get_samples(num_samples) for the next training tasks, --rollout-batch-size of "
             "them; save(number) and load(number) of a class that has both, for a run that goes on",
             returns="a list of groups, each a list of samples, the first of which makes the task; "
             "at the end an empty list",
             also="a class with get_samples(num_samples), which is made with args",
-            also_is_slimes=True,
             tries="agentrl.cli.hooks.source:asked",
         ),
         Hook(
@@ -169,7 +177,7 @@ HOOKS = {
             called="once for each lease, before its trajectories are fetched",
             returns="ours: for each group a list with a finite number for each episode; slime's: "
             "(raw_rewards, rewards), a number for each sample",
-            tries="agentrl.cli.hooks.objective:trained",
+            tries=_OF_ALGORITHM,
         ),
         Hook(
             name="custom-advantage-function-path",
@@ -177,7 +185,7 @@ HOOKS = {
             called="once for each iteration, after the forward passes",
             returns="ours: for each row a finite number for each label; slime's: nothing, it sets "
             'rollout_data["advantages"], a tensor for each sample',
-            tries="agentrl.cli.hooks.objective:trained",
+            tries=_OF_ALGORITHM,
         ),
         Hook(
             name="custom-loss-function-path",
@@ -186,7 +194,7 @@ HOOKS = {
             called="for each micro-batch",
             returns="ours: (loss, measures), a finite scalar with a gradient, and numbers by name; "
             "slime's: (loss, metrics), likewise",
-            tries="agentrl.cli.hooks.objective:trained",
+            tries=_OF_ALGORITHM,
         ),
         Hook(
             name="custom-tis-function-path",
@@ -195,14 +203,14 @@ HOOKS = {
             called="for each micro-batch",
             returns="ours: a weight of 0 or more for each trained token; slime's: (pg_loss, "
             "loss_masks, metrics)",
-            tries="agentrl.cli.hooks.objective:trained",
+            tries=_OF_ALGORITHM,
         ),
         Hook(
             name="custom-pg-loss-reducer-function-path",
             kind="agentrl.algorithms.reducer:REDUCERS",
             called="once for each iteration, about one trajectory at a time",
             returns="a function that makes one number of the losses: a weighted sum of them",
-            tries="agentrl.cli.hooks.objective:trained",
+            tries=_OF_ALGORITHM,
         ),
         Hook(
             name="advantage-estimator",
@@ -210,7 +218,7 @@ HOOKS = {
             called="its methods for each lease, row and micro-batch",
             returns="what agentrl.algorithms.base.Algorithm says of each method",
             also="a subclass of agentrl.algorithms.base.Algorithm",
-            tries="agentrl.cli.hooks.objective:trained",
+            tries=_OF_ALGORITHM,
         ),
         Hook(
             name="rollout-sample-filter-path",
@@ -247,7 +255,6 @@ HOOKS = {
         Hook(
             name="custom-rollout-log-function-path",
             kind="agentrl.envs.slime_logs.functions:KINDS/custom_rollout_log_function_path",
-            loads="agentrl.cli.hooks.logs:load_rollouts",
             called="once for each iteration, while it is trained, in a process of its own",
             returns="whether trackers get what it logged in place of rollout/*",
             tries="agentrl.cli.hooks.logs:rollouts",
@@ -255,7 +262,6 @@ HOOKS = {
         Hook(
             name="custom-eval-rollout-log-function-path",
             kind="agentrl.envs.slime_logs.functions:KINDS/custom_eval_rollout_log_function_path",
-            loads="agentrl.cli.hooks.logs:load_evaluation",
             called="once for each evaluation, with all its sets, in a process of its own",
             returns="whether trackers get what it logged in place of eval/*",
             tries="agentrl.cli.hooks.logs:evaluation",
@@ -263,7 +269,6 @@ HOOKS = {
         Hook(
             name="rollout-all-samples-process-path",
             kind="agentrl.envs.slime_logs.functions:KINDS/rollout_all_samples_process_path",
-            loads="agentrl.cli.hooks.logs:load_all_samples",
             called="once for each lease, with all groups that were judged since the one before, "
             "those that a filter dropped too, in a process of its own",
             returns="nothing",

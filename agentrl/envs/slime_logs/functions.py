@@ -22,7 +22,7 @@ from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of
 from agentrl.wire.messages import Logged
 
-__all__ = ["ALL_SAMPLES", "EVALUATION", "KINDS", "ROLLOUT", "load_log", "logged"]
+__all__ = ["ALL_SAMPLES", "EVALUATION", "KINDS", "ROLLOUT", "logged"]
 
 ROLLOUT = "custom_rollout_log_function_path"
 EVALUATION = "custom_eval_rollout_log_function_path"
@@ -58,11 +58,6 @@ KINDS: Mapping[str, Kind[Callable[..., Any]]] = {
 }
 
 
-def load_log(field: str, place: str) -> Callable[..., Any]:
-    """What the flag names. Raises ConfigError."""
-    return load(KINDS[field], place)
-
-
 def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any) -> Logged:
     """Call the function of `field` with what is `given`: of an iteration or an evaluation with an
     empty dict for metrics too, and `more`."""
@@ -73,7 +68,7 @@ def logged(field: str, config: RunConfig, iteration: int, given: Any, *more: Any
     call: Literal["made", "lost"] = "made"
     with taking() as taken:
         try:
-            function = load_log(field, place)
+            function = load(KINDS[field], place)
             if field == ALL_SAMPLES:
                 function(Args(config), given, _NO_TASKS)
             else:

@@ -43,12 +43,13 @@ from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, Lear
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
 from agentrl.learner.megatron.freezing import freeze
+from agentrl.learner.megatron.laid_out import TokenLayout
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
 from agentrl.learner.megatron.mtp import MTP
 from agentrl.learner.megatron.near_processors import run_near
 from agentrl.learner.megatron.optimizer import Optimizer
-from agentrl.learner.megatron.passes import TokenLayout, forward_pass
+from agentrl.learner.megatron.passes import forward_pass
 from agentrl.learner.megatron.process import keep_freed_memory, set_deterministic
 from agentrl.learner.megatron.trained import TrainedModel
 from agentrl.learner.megatron.value_head import HEAD

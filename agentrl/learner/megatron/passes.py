@@ -1,21 +1,18 @@
 """The two passes over micro-batches: forward only, and forward with backward.
 
 Both go through megatron-core's schedules, so pipelines work, interleaved ones too: `model` is the
-list of this rank's stages. A micro-batch is laid out for the
-model here: on the device, padded where parallelism needs equal shares, cut for context parallelism;
-what the loss sees is again exactly the loop's T tokens. Padding is never seen by a real token: it
-lies behind a sequence (causal attention) or is a sequence of its own.
+list of this rank's stages. A micro-batch is laid out for the model (`laid_out`); what the loss sees
+is again exactly the loop's T tokens.
 
 Logits are made for the labels that the loss will read (column `scored`) alone, in RL a small part,
 and a block of them at a time (`logprob`): the vocabulary is most of a small model's work and of a
 large one's memory. Only a loss that asks for logits has all of them (`Outputs.logits`).
 
-T = packed tokens of the loop's micro-batch, P = with padding, L = of them on this rank, R = scored.
+T = packed tokens of the loop's micro-batch, L = tokens of this rank with padding, R = scored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat, tee
 from typing import Any
@@ -31,69 +28,14 @@ from agentrl.algorithms.scored_logits import Logits
 from agentrl.learner.measures import Measures, measured
 from agentrl.learner.megatron.exact_layers import exact_logprobs
 from agentrl.learner.megatron.head import weight_of_head
+from agentrl.learner.megatron.laid_out import LaidOut, TokenLayout, lay_out, num_padded
 from agentrl.learner.megatron.logprob import logprobs_and_entropy, scores_of_logits
 from agentrl.learner.megatron.mtp import num_mtp_layers
-from agentrl.learner.megatron.mtp_targets import MtpTargets, mtp_loss, mtp_targets
-from agentrl.learner.megatron.padding import PackedTokens
+from agentrl.learner.megatron.mtp_targets import mtp_loss
 from agentrl.learner.megatron.parallel import gather_context
-from agentrl.learner.megatron.replay import FREE
 from agentrl.learner.megatron.value_head import has_value_head
-from agentrl.learner.megatron.zigzag import gathered_order, local_positions
-from agentrl.models.routes import Routes
 
-__all__ = ["Around", "TokenLayout", "backward_pass", "forward_pass", "lay_out"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLayout:
-    """How this rank's model wants its tokens: a context-parallel size and rank, and the number
-    that local tokens must be a multiple of (tensor-parallel size under sequence parallelism).
-
-    `temperature` divides the logits: the engine reports log-probabilities of the distribution that
-    it sampled from, and so must the learner. `vocab_size` counts no padding. `routes`: which column
-    brings the engine's choice of experts. `equal_shares`: whether ranks that share experts must
-    have equally many tokens in a micro-batch. `is_exact`: log-probabilities are the engine's bit
-    for bit (`--true-on-policy-mode`)."""
-
-    device: torch.device
-    context_size: int
-    context_rank: int
-    multiple: int
-    temperature: float
-    vocab_size: int
-    routes: Routes | None = None
-    equal_shares: bool = False
-    is_exact: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """A micro-batch as the model takes it. `order_T` finds the loop's tokens in what all
-    context-parallel ranks return, one after the other; None when they are already the same.
-    `rows_R`: positions whose label is scored; None: all. `routes_L`: the experts of the tokens
-    that this rank's routers see, [L, layers, experts of a token]; None: nobody told any. `ahead`:
-    what layers of multi-token prediction see and are asked for, as this rank has it."""
-
-    source: MicroBatch
-    tokens_1L: Tensor
-    labels_L: Tensor
-    positions_1L: Tensor
-    rows_R: Tensor | None
-    packed: PackedTokens
-    order_T: Tensor | None
-    routes_L: Tensor | None
-    ahead: list["_Ahead"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """For one layer of multi-token prediction: tokens and labels of this rank, and the rows of
-    which the label is asked for. `whole`: the same of the loop's T tokens."""
-
-    tokens_1L: Tensor
-    labels_L: Tensor
-    rows_R: Tensor
-    whole: MtpTargets
+__all__ = ["Around", "backward_pass", "forward_pass"]
 
 
 #: Entered for each micro-batch, with its routes, while a stage computes it.
@@ -117,7 +59,7 @@ def backward_pass(
     takes part with one token of no loss, which has no columns. `mtp_factor`: of the loss of layers
     of multi-token prediction, where the model has some."""
 
-    def finish(batch: _Input, hidden: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
+    def finish(batch: LaidOut, hidden: Tensor, **_: Any) -> tuple[Tensor, Tensor, Any]:
         out = _outputs(model[-1], batch, hidden, layout)
         if not batch.source.columns:
             nothing = (_made(out) * 0.0).sum() + (hidden[1:] * 0.0).sum()
@@ -148,7 +90,7 @@ def _in_step(
     batches = [*micro_batches, *(_no_tokens() for _ in range(number - len(micro_batches)))]
     least = [0] * number
     if layout.equal_shares:
-        least = _most([sum(_pad(_lengths(batch), layout)[0]) for batch in batches])
+        least = _most([num_padded(batch, layout) for batch in batches])
     return list(zip(batches, least, strict=True))
 
 
@@ -175,7 +117,7 @@ def forward_pass(
     if not inputs:
         return []
 
-    def score(batch: _Input, hidden: Tensor, **_: Any) -> Tensor:
+    def score(batch: LaidOut, hidden: Tensor, **_: Any) -> Tensor:
         return _made(_outputs(model[-1], batch, hidden, layout))
 
     found = _run(model, inputs, layout, score, around, forward_only=True)
@@ -198,7 +140,7 @@ def _run(
     forward_only: bool,
 ) -> list[Any]:
     def forward(
-        inputs: Iterator[tuple[_Input, Around]], stage: Any
+        inputs: Iterator[tuple[LaidOut, Around]], stage: Any
     ) -> tuple[Tensor, Callable[..., Any]]:
         batch, around_stage = next(inputs)
         tokens_1L, positions_1L = batch.tokens_1L, batch.positions_1L
@@ -233,7 +175,7 @@ def _made(out: Outputs) -> Tensor:
     return out.logprobs_T if out.values_T is None else out.values_T
 
 
-def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: TokenLayout) -> Outputs:
+def _outputs(model: Any, batch: LaidOut, last_1LX: Tensor, layout: TokenLayout) -> Outputs:
     """From what the last stage of a pipeline gave: hidden states, or values."""
     if not has_value_head(model):
         scores = _score(model, batch, last_1LX, layout)
@@ -247,7 +189,7 @@ def _outputs(model: Any, batch: _Input, last_1LX: Tensor, layout: TokenLayout) -
 
 
 def _score(
-    model: Any, batch: _Input, hidden_1LH: Tensor, layout: TokenLayout
+    model: Any, batch: LaidOut, hidden_1LH: Tensor, layout: TokenLayout
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of the T labels, 0 where they were not asked for."""
     group = parallel_state.get_tensor_model_parallel_group()
@@ -267,7 +209,7 @@ def _score(
     return logprobs_T, entropy_T
 
 
-def _logits(model: Any, batch: _Input, hidden_1LH: Tensor, layout: TokenLayout) -> Logits:
+def _logits(model: Any, batch: LaidOut, hidden_1LH: Tensor, layout: TokenLayout) -> Logits:
     """Of the loop's T tokens, behind which padding lies where no context is shared. A rank that
     has the whole vocabulary leaves its padding out; others leave it to `score`."""
     group = parallel_state.get_tensor_model_parallel_group()
@@ -283,7 +225,7 @@ def _logits(model: Any, batch: _Input, hidden_1LH: Tensor, layout: TokenLayout) 
 
 
 def _mtp_logprobs(
-    model: Any, batch: _Input, hidden_XLH: Tensor, layout: TokenLayout
+    model: Any, batch: LaidOut, hidden_XLH: Tensor, layout: TokenLayout
 ) -> list[Tensor]:
     """For each layer of multi-token prediction log-probabilities [T] of its labels, 0 where they
     were not asked for; the output weights get no gradient of it."""
@@ -302,7 +244,7 @@ def _mtp_logprobs(
     return found
 
 
-def _whole(score: Tensor, rows_R: Tensor | None, batch: _Input) -> Tensor:
+def _whole(score: Tensor, rows_R: Tensor | None, batch: LaidOut) -> Tensor:
     """[T], of those rows of this rank's tokens, or of all."""
     if rows_R is not None:
         score = _spread(score, rows_R, len(batch.labels_L))
@@ -317,97 +259,3 @@ def _no_tokens() -> MicroBatch:
     zero = torch.zeros(1, dtype=torch.int64)
     ends = torch.tensor([0, 1], dtype=torch.int32)
     return MicroBatch(zero, zero, zero, ends, 1, {})
-
-
-def _lengths(batch: MicroBatch) -> list[int]:
-    return [int(n) for n in batch.cu_seqlens.diff().tolist()]
-
-
-def lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0, least: int = 0) -> _Input:
-    """A micro-batch as this rank's model takes it, padded to `least` tokens of all
-    context-parallel ranks or more."""
-    device = layout.device
-    source = replace(
-        batch, columns={name: column.to(device) for name, column in batch.columns.items()}
-    )
-    lengths = _lengths(batch)
-    padded, place_T = _pad(lengths, layout, least)
-    order_T: Tensor | None = None
-    local: Tensor | slice = slice(None)
-    if layout.context_size > 1:
-        local = local_positions(padded, layout.context_size, layout.context_rank)
-        order_T = gathered_order(padded, layout.context_size)[place_T].to(device)
-    elif padded != lengths:
-        order_T = place_T.to(device)
-
-    def fill(column_T: Tensor, filler: int = 0) -> Tensor:
-        if padded == lengths:
-            return column_T[local].to(device)
-        column_P = column_T.new_full((sum(padded), *column_T.shape[1:]), filler)
-        column_P[place_T] = column_T
-        return column_P[local].to(device)
-
-    ends = torch.tensor([0, *padded]).cumsum(0).to(device, torch.int32)
-    is_real_L = fill(torch.full_like(batch.tokens_T, bool(batch.columns), dtype=torch.bool))
-    packed = PackedTokens(
-        padding_1L=~_seen_by_routers(is_real_L, layout)[None],
-        qkv_format="thd",
-        cu_seqlens_q=ends,
-        cu_seqlens_kv=ends,
-        max_seqlen_q=max(padded),
-        max_seqlen_kv=max(padded),
-    )
-    tokens_L, labels_L, positions_L = map(fill, (batch.tokens_T, batch.labels_T, batch.positions_T))
-    rows_R = None
-    if "scored" in batch.columns:
-        rows_R = fill(batch.columns["scored"]).nonzero()[:, 0]
-    routes_L = None
-    if layout.routes is not None and (column := layout.routes.column).name in batch.columns:
-        known = batch.columns[column.name].long()
-        known[known == column.fill] = FREE
-        routes_L = _seen_by_routers(fill(known, FREE), layout)
-    ahead = [
-        _Ahead(
-            tokens_1L=fill(each.tokens_T)[None],
-            labels_L=fill(each.labels_T),
-            rows_R=fill(each.asked_T).nonzero()[:, 0],
-            whole=replace(
-                each, asked_T=each.asked_T.to(device), weights_T=each.weights_T.to(device)
-            ),
-        )
-        for each in mtp_targets(batch, mtp_layers)
-    ]
-    return _Input(
-        source,
-        tokens_L[None],
-        labels_L,
-        positions_L[None],
-        rows_R,
-        packed,
-        order_T,
-        routes_L,
-        ahead,
-    )
-
-
-def _seen_by_routers(column_L: Tensor, layout: TokenLayout) -> Tensor:
-    """Under sequence parallelism each tensor-parallel rank routes its share of the tokens."""
-    if layout.multiple == 1:
-        return column_L
-    rank: int = parallel_state.get_tensor_model_parallel_rank()
-    return column_L.chunk(layout.multiple)[rank]
-
-
-def _pad(lengths: list[int], layout: TokenLayout, least: int = 0) -> tuple[list[int], Tensor]:
-    """Lengths that every rank can share equally, of `least` tokens together or more, and where the
-    T tokens lie among the P."""
-    unit = 2 * layout.context_size if layout.context_size > 1 else 1
-    padded = [length + -length % unit for length in lengths]
-    starts = torch.tensor([0, *padded[:-1]]).cumsum(0)
-    place_T = torch.cat([start + torch.arange(n) for start, n in zip(starts, lengths, strict=True)])
-    whole = max(unit, layout.multiple * layout.context_size)
-    while whole % unit:
-        whole += layout.multiple * layout.context_size
-    total = max(sum(padded), least)
-    filler = total + -total % whole - sum(padded)
-    return [*padded, filler] if filler else padded, place_T

@@ -26,10 +26,11 @@ from agentrl.learner.footprint import Footprint
 from agentrl.learner.megatron import moments
 from agentrl.learner.megatron.forced_routes import Skew, forced_routes, require_skew
 from agentrl.learner.megatron.imagined import Traffic, imagined_rank
+from agentrl.learner.megatron.laid_out import TokenLayout
 from agentrl.learner.megatron.lent_memory import gradient_tensors, weight_tensors
 from agentrl.learner.megatron.live_bytes import LiveBytes
 from agentrl.learner.megatron.model import Stages, build_model, transformer_config
-from agentrl.learner.megatron.passes import TokenLayout, backward_pass
+from agentrl.learner.megatron.passes import backward_pass
 from agentrl.learner.megatron.trained import TrainedModel
 from agentrl.models.architecture import Architecture
 

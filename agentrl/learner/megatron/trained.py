@@ -18,10 +18,11 @@ from agentrl.config.run import RunConfig
 from agentrl.learner.backend import StepResult
 from agentrl.learner.measures import Measures, joined
 from agentrl.learner.megatron import balance, parallel
+from agentrl.learner.megatron.laid_out import TokenLayout
 from agentrl.learner.megatron.lent_memory import gradient_tensors
 from agentrl.learner.megatron.model import Stages
 from agentrl.learner.megatron.optimizer import Optimizer, wrap_model
-from agentrl.learner.megatron.passes import TokenLayout, backward_pass, forward_pass
+from agentrl.learner.megatron.passes import backward_pass, forward_pass
 from agentrl.learner.megatron.replay import Replay
 from agentrl.models.routes import Routes
 
