@@ -68,6 +68,7 @@ class EpisodeChat:
         self.services = services
         self.seed = recorder.assignment.seed
         self.episode = recorder.assignment.id
+        self.mint = recorder.assignment.mint
         self.sampling = recorder.assignment.sampling
 
     async def complete(

@@ -75,9 +75,11 @@ Generate = Callable[..., Awaitable[Any]]
 
 
 class PromptChat(Chat, Protocol):
-    """An episode's way to its model, for an agent that writes its prompts itself."""
+    """An episode's way to its model, for an agent that writes its prompts itself. `mint`: the
+    number of its group in the run, from 1."""
 
     episode: EpisodeId
+    mint: int
     sampling: SamplingParams
 
     async def prompt(self, messages: list[Message], tools: list[Mapping[str, Any]]) -> str:
@@ -270,9 +272,13 @@ class GenerateEnv(Rollout):
             prompt = await chat.prompt(messages, list(rewards.schemas))
         metadata = task.get("metadata", task)
         made: Any = importlib.import_module("slime.utils.types").Sample
+        group, index = 0, chat.episode.index
+        if self.run_flags is not None and not self.is_evaluation:
+            group = chat.mint - 1
+            index += group * self.run_flags.n_samples_per_prompt
         return made(
-            group_index=0,
-            index=chat.episode.index,
+            group_index=group,
+            index=index,
             prompt=prompt,
             label=copy.deepcopy(rewards.label),
             metadata=copy.deepcopy(metadata) if isinstance(metadata, dict) else {},

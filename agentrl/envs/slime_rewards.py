@@ -27,12 +27,14 @@ class RewardSample:
     """An answer as slime has it. `metadata` is what the row has under --metadata-key; of a row
     without it, the row. `tokens` are those of the last turn behind all that it goes on from, and
     `response_length` counts the turn's. A group's samples come as texts: they have no `tokens`, and
-    `response_length` counts what was sampled in the episode."""
+    `response_length` counts what was sampled in the episode; `index` is the place in the group, and
+    a sample that comes alone has none."""
 
     Status = Sample.Status
 
-    def __init__(self, answer: RewardInput, index: int = 0) -> None:
-        self.index = index
+    def __init__(self, answer: RewardInput, index: int | None = None) -> None:
+        if index is not None:
+            self.index = index
         self.prompt = answer.prompt
         self.response = answer.response
         self.label = answer.label

@@ -30,6 +30,16 @@ __all__ = ["SOURCES", "SlimeSource", "require_buffer"]
 _FLAG = "--data-source-path"
 
 
+#: What a sample may have in slime, and not here.
+_REFUSED = {
+    "multimodal_inputs": "prompts are text",
+    "custom_rm_path": "the function of --custom-rm-path scores all: have it look at "
+    "sample.metadata and call the right one",
+    "generate_function_path": "the function of --custom-generate-function-path plays all: have it "
+    "look at sample.metadata and call the right one",
+}
+
+
 def _take(value: object) -> Callable[[Any], Any] | None:
     is_source = isinstance(value, type) and callable(getattr(value, "get_samples", None))
     return value if is_source and not getattr(value, "__abstractmethods__", None) else None  # type: ignore[return-value]
@@ -130,10 +140,9 @@ class SlimeSource:
             raise DataError(
                 f"{self._whose}: group {position} is {group!r:.80}; a group is a list of samples"
             )
-        if getattr(sample, "multimodal_inputs", None):
-            raise DataError(
-                f"{self._whose}: group {position} has multimodal_inputs; prompts are text"
-            )
+        for field, why in _REFUSED.items():
+            if getattr(sample, field, None):
+                raise DataError(f"{self._whose}: group {position} has {field}; {why}")
         config = self._config
         row = {config.input_key: sample.prompt}
         if (label := getattr(sample, "label", None)) is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import EngineError
-from agentrl.types import Outcome, SpanKind, StopReason, Task
+from agentrl.types import EpisodeId, Outcome, SpanKind, StopReason, Task
 from tests.unit.generate_asking import PARIS, asked, edited
 from tests.unit.generate_ground import CONFIG, SEARCH, TASK, TURNS, Function, play_function
 from tests.unit.page_snippets import ROOT, snippets
@@ -300,6 +300,21 @@ async def test_a_function_knows_whether_it_is_evaluated() -> None:
     for name in (None, "held"):
         await play_function(look, Policy([PARIS]), assignment={"evaluation": name})
     assert seen == [(False, False, "Paris", 0), (True, False, "Paris", 0)]
+
+
+async def test_groups_and_samples_are_numbered_through_the_run() -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def look(args: Any, sample: Any, sampling_params: Any) -> Any:
+        seen.append((sample.group_index, sample.index))
+        await asked(args, sample, sampling_params)
+        return sample
+
+    config = msgspec.structs.replace(CONFIG, n_samples_per_prompt=4)
+    for mint, index in ((1, 0), (3, 2)):
+        at = {"mint": mint, "id": EpisodeId(f"{mint:08d}", index)}
+        await play_function(look, Policy([PARIS]), config=config, assignment=at)
+    assert seen == [(0, 0), (2, 10)]
 
 
 @pytest.mark.parametrize("is_chat", [False, True])

@@ -144,6 +144,31 @@ def test_slimes_own_are_the_rows_of_the_run(name: str) -> None:
     assert [task.id for task in tasks_of(run, 2)] == ["rows:1", "rows:2"]
 
 
+def test_a_subclass_of_slimes_own_finds_where_it_stands() -> None:
+    """What such classes read: the place in the epoch, samples of the epoch, and the buffer."""
+    body = """
+class Watched(RolloutDataSourceWithBuffer):
+    def get_samples(self, n):
+        groups = super().get_samples(n)
+        self.update_metadata({"last": groups[-1][0].prompt})
+        epoch = [sample.prompt for sample in self.dataset.samples]
+        place = [self.epoch_id, self.sample_offset, self.sample_group_index, self.sample_index]
+        for sample in groups[-1]:
+            sample.metadata = {"place": place, "epoch": epoch, "first": self.dataset[0].prompt,
+                               "own": self.get_metadata(), "kept": self.get_buffer_length()}
+        return groups
+"""
+    flags = "--prompt-data rows.jsonl --input-key q --label-key a --rollout-shuffle"
+    tasks = tasks_of(parsed(body, flags), 8)
+    first, second = (tasks[n].row["metadata"] for n in (3, 7))
+    order = [task.row["q"] for task in tasks]
+    assert (first["place"], second["place"]) == ([0, 4, 4, 8], [1, 2, 8, 16])
+    assert first["epoch"][:4] == order[:4]
+    assert second["epoch"][:2] == order[6:]
+    assert sorted(first["epoch"]) == sorted(second["epoch"]) != first["epoch"]
+    assert (second["first"], second["own"], second["kept"]) == (order[6], {"last": order[7]}, 0)
+
+
 def test_the_dry_run_resets_the_env_on_the_first_task() -> None:
     assert preflight(parsed(COUNTING).config) == []
     body = "class Source:\n def __init__(self, args): pass\n def get_samples(self, n): 1 / 0\n"
@@ -167,6 +192,11 @@ def test_what_is_no_source_is_refused(body: str) -> None:
         ("[]", r"get_samples\(4\) returned an empty list at once, so there is no task"),
         ("[7]", "group 0 is 7; a group is a list of samples"),
         ("[[Sample(multimodal_inputs={'image': 1})]]", "has multimodal_inputs"),
+        (
+            "[[Sample(custom_rm_path='a.b')]]",
+            "has custom_rm_path; the function of --custom-rm",
+        ),
+        ("[[Sample(generate_function_path='a.b')]]", "generate_function_path; .* sample.metadata"),
     ],
 )
 def test_what_a_source_does_wrong_is_told_with_its_place(given: str, said: str) -> None:

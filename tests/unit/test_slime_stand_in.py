@@ -1,6 +1,7 @@
 """What functions of slime's users import, where slime is not installed."""
 
 import importlib
+import json
 from typing import Any
 
 import anyio
@@ -10,8 +11,15 @@ from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_stand_in.data import get_source
 from agentrl.envs.slime_stand_in.math_dapo_utils import compute_score
-from agentrl.envs.slime_stand_in.misc import load_function
+from agentrl.envs.slime_stand_in.misc import SingletonMeta, load_function
 from agentrl.envs.slime_stand_in.rm_hub import batched_async_rm, judging
+from agentrl.envs.slime_stand_in.sglang_rollout import get_model_url
+from agentrl.envs.slime_stand_in.trace_utils import (
+    build_sglang_meta_trace_attrs,
+    trace_event,
+    trace_function,
+    trace_span,
+)
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.slime_modules import MODULES, show
@@ -53,6 +61,54 @@ def test_a_sample_says_where_its_task_is_from() -> None:
     )
     own.source = "mine"  # type: ignore[attr-defined]
     assert get_source(own) == "mine"
+
+
+def test_a_sample_goes_to_a_dict_and_back() -> None:
+    sample = Sample(index=3, status=Sample.Status.TRUNCATED, metadata={"n": 1}, loss_mask=[1])
+    sample.spec_info.spec_accept_token_num = 2
+    sample.turns = 4  # type: ignore[attr-defined]
+    found = sample.to_dict()
+    assert json.loads(json.dumps(found)) == found
+    again = Sample.from_dict(found)
+    assert again == sample
+    assert vars(again)["turns"] == 4
+
+
+def test_a_sample_counts_what_engines_had_in_their_caches() -> None:
+    sample = Sample()
+    answer = {"prompt_tokens": 8, "cached_tokens": 6, "finish_reason": {"type": "stop"}}
+    sample.append_response_tokens(tokens=[5], log_probs=[-1.0], meta_info=answer)
+    assert sample.prefix_cache_info.prefix_cache_hit_rate == 0.75
+    assert (sample.spec_info.spec_accept_rate, sample.spec_info.spec_accept_length) == (0.0, 0.0)
+
+
+def test_a_class_has_one_object() -> None:
+    class Counted(metaclass=SingletonMeta):
+        pass
+
+    first = Counted()
+    assert Counted() is first
+    Counted.clear_instances()
+    assert Counted() is not first
+
+
+def test_the_policy_alone_has_an_address() -> None:
+    args: Any = Args(RunConfig())
+    args.sglang_router_ip, args.sglang_router_port = "agentrl:key@127.0.0.1", 3
+    assert get_model_url(args, "actor") == "http://agentrl:key@127.0.0.1:3/generate"
+    with pytest.raises(ValueError, match="no model 'reward' here"):
+        get_model_url(args, "reward")
+
+
+def test_spans_leave_a_function_as_it_is() -> None:
+    def twice(number: int) -> int:
+        with trace_span(None, "twice", attrs={"n": number}) as span:
+            span.set("n", number).update(build_sglang_meta_trace_attrs({"id": "1"}))
+        trace_event(None, "done")
+        return 2 * number
+
+    assert trace_function("twice", target="number")(twice) is twice
+    assert twice(2) == 4
 
 
 def test_a_function_is_loaded_by_its_dotted_name() -> None:

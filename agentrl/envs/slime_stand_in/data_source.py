@@ -44,16 +44,56 @@ class DataSource(abc.ABC):
         """Go to where it stood at `save(rollout_id)`; called when a run goes on."""
 
 
+class Dataset:
+    """The rows of `args.prompt_data` as samples, in the order of the epoch that was last asked for.
+    None is made before it is asked for."""
+
+    def __init__(self, args: Any) -> None:
+        self._args = args
+        self._rows = RowSource(
+            args.prompt_data, seed=args.rollout_seed, shuffle=args.rollout_shuffle
+        )
+        self.epoch_id = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int) -> Sample:
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"there is no row {place} of {len(self)}")
+        return self.at(self.epoch_id, place % len(self))
+
+    def shuffle(self, new_epoch_id: int) -> None:
+        """Go to the order of an epoch, which is that of the rows without --rollout-shuffle."""
+        self.epoch_id = new_epoch_id
+
+    @property
+    def samples(self) -> "Sequence[Sample]":
+        """All of the epoch."""
+        return [self[place] for place in range(len(self))]
+
+    def at(self, epoch: int, place: int) -> Sample:
+        """The sample of a row."""
+        self.epoch_id = epoch
+        args, row = self._args, self._rows.at(epoch * len(self) + place).row
+        keys = {"prompt": args.input_key, "label": args.label_key}
+        known = {name: find(row, key) for name, key in keys.items() if key and holds(row, key)}
+        metadata = find(row, args.metadata_key) if holds(row, args.metadata_key) else {}
+        if holds(row, args.tool_key):
+            metadata = {**metadata, "tools": find(row, args.tool_key)}
+        return Sample(**copy.deepcopy(known), metadata=copy.deepcopy(metadata))
+
+
 class RolloutDataSource(DataSource):
     """The rows of `args.prompt_data`, each as `args.n_samples_per_prompt` samples."""
 
     def __init__(self, args: Any) -> None:
         self.args = args
-        self.sample_offset = 0
-        self.sample_index = 0
-        self.dataset = RowSource(
-            args.prompt_data, seed=args.rollout_seed, shuffle=args.rollout_shuffle
-        )
+        #: The epoch, and the rows of it that were given; groups and samples of all epochs.
+        self.epoch_id = self.sample_offset = 0
+        self.sample_group_index = self.sample_index = 0
+        self.metadata: dict[str, Any] = {}
+        self.dataset = Dataset(args)
         #: Rows of all epochs; None: there is no end of them.
         self._end = None
         if args.num_rollout is None:
@@ -66,7 +106,9 @@ class RolloutDataSource(DataSource):
     def get_samples(self, num_samples: int) -> list[Group]:
         """See `DataSource`. Rows come again in each epoch of --num-epoch, and without end under
         --num-rollout."""
-        left = num_samples if self._end is None else self._end - self.sample_offset
+        left = num_samples
+        if self._end is not None:
+            left = self._end - self.epoch_id * len(self) - self.sample_offset
         return [self._next() for _ in range(min(num_samples, left))]
 
     def save(self, rollout_id: int) -> None:
@@ -80,25 +122,30 @@ class RolloutDataSource(DataSource):
         path = _state_path(self.args.load, rollout_id)
         self._restore(msgspec.json.decode(path.read_bytes(), type=_State))
 
+    def update_metadata(self, metadata: dict[str, Any]) -> None:
+        """Add to `metadata`, which is saved."""
+        self.metadata.update(metadata)
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What was added."""
+        return self.metadata
+
     def _state(self) -> "_State":
-        return _State(self.sample_offset, self.sample_index)
+        return _State(**{name: getattr(self, name) for name in _PLACE})
 
     def _restore(self, state: "_State") -> None:
-        self.sample_offset, self.sample_index = state.sample_offset, state.sample_index
+        for name in _PLACE:
+            setattr(self, name, getattr(state, name))
 
     def _next(self) -> Group:
-        row = self.dataset.at(self.sample_offset).row
-        keys = {"prompt": self.args.input_key, "label": self.args.label_key}
-        known = {name: find(row, key) for name, key in keys.items() if key and holds(row, key)}
-        metadata = find(row, self.args.metadata_key) if holds(row, self.args.metadata_key) else {}
-        if holds(row, self.args.tool_key):
-            metadata = {**metadata, "tools": find(row, self.args.tool_key)}
-        group = []
-        for _ in range(self.args.n_samples_per_prompt):
-            sample = Sample(**copy.deepcopy(known), metadata=copy.deepcopy(metadata))
-            sample.group_index, sample.index = self.sample_offset, self.sample_index
+        epochs, self.sample_offset = divmod(self.sample_offset, len(self))
+        self.epoch_id += epochs
+        first = self.dataset.at(self.epoch_id, self.sample_offset)
+        group = [copy.deepcopy(first) for _ in range(self.args.n_samples_per_prompt)]
+        for sample in group:
+            sample.group_index, sample.index = self.sample_group_index, self.sample_index
             self.sample_index += 1
-            group.append(sample)
+        self.sample_group_index += 1
         self.sample_offset += 1
         return group
 
@@ -129,8 +176,12 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         """Put groups where the next `get_samples` finds them."""
         self.buffer.extend(samples)
 
+    def get_buffer_length(self) -> int:
+        """Groups in the buffer."""
+        return len(self.buffer)
+
     def _state(self) -> "_State":
-        return _State(self.sample_offset, self.sample_index, self.buffer)
+        return msgspec.structs.replace(super()._state(), buffer=self.buffer)
 
     def _restore(self, state: "_State") -> None:
         super()._restore(state)
@@ -143,6 +194,12 @@ class _State(msgspec.Struct, frozen=True):
     sample_offset: int
     sample_index: int
     buffer: list[Group] = []
+    epoch_id: int = 0
+    sample_group_index: int = 0
+    metadata: dict[str, Any] = {}
+
+
+_PLACE = ("sample_offset", "sample_index", "epoch_id", "sample_group_index", "metadata")
 
 
 def _state_path(folder: str, rollout_id: int | None) -> Path:

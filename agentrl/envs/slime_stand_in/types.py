@@ -6,8 +6,8 @@ Whatever else a function writes to it is its own.
 """
 
 import enum
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 __all__ = ["Sample"]
@@ -30,6 +30,39 @@ _ENDED = {
 
 
 @dataclass
+class _SpecInfo:
+    """Of speculative decoding: nothing here counts it."""
+
+    spec_accept_token_num: int = 0
+    spec_draft_token_num: int = 0
+    spec_verify_ct: int = 0
+    completion_token_num: int = 0
+
+    @property
+    def spec_accept_rate(self) -> float:
+        """Drafted tokens that were accepted, as a share."""
+        return self.spec_accept_token_num / (self.spec_draft_token_num or 1)
+
+    @property
+    def spec_accept_length(self) -> float:
+        """Tokens of one verification."""
+        return self.completion_token_num / self.spec_verify_ct if self.spec_verify_ct else 0.0
+
+
+@dataclass
+class _PrefixCacheInfo:
+    """Tokens of prompts, and those that an engine had in its cache."""
+
+    cached_tokens: int = 0
+    total_prompt_tokens: int = 0
+
+    @property
+    def prefix_cache_hit_rate(self) -> float:
+        """Their share."""
+        return self.cached_tokens / (self.total_prompt_tokens or 1)
+
+
+@dataclass
 class Sample:
     """One episode, or one part of it."""
 
@@ -40,6 +73,8 @@ class Sample:
     tokens: list[int] = field(default_factory=list)
     multimodal_inputs: dict[str, Any] | None = None
     multimodal_train_inputs: dict[str, Any] | None = None
+    multimodal_train_input_id: str | None = None
+    apply_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     response: str = ""
     response_length: int = 0
     label: Any = None
@@ -54,11 +89,33 @@ class Sample:
     teacher_log_probs: Any = None
     status: _Status = _Status.PENDING
     metadata: Any = field(default_factory=dict)
+    generate_function_path: str | None = None
+    custom_rm_path: str | None = None
     train_metadata: dict[str, Any] | None = None
     session_id: str | None = None
     non_generation_time: float = 0.0
+    spec_info: _SpecInfo = field(default_factory=_SpecInfo)
+    prefix_cache_info: _PrefixCacheInfo = field(default_factory=_PrefixCacheInfo)
 
     Status = _Status
+    SpecInfo = _SpecInfo
+    PrefixCacheInfo = _PrefixCacheInfo
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that it has, what a function has written to it too."""
+        infos = {name: asdict(getattr(self, name)) for name in _INFOS}
+        return {**vars(self), "status": self.status.value, **infos}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Sample":
+        """The sample of which `to_dict` gave this."""
+        infos = {name: kind(**data.get(name, {})) for name, kind in _INFOS.items()}
+        values = {**data, "status": _Status(data["status"]), **infos}
+        known = {each.name for each in fields(Sample)}
+        sample = Sample(**{name: value for name, value in values.items() if name in known})
+        for name in values.keys() - known:
+            setattr(sample, name, values[name])
+        return sample
 
     def append_response_tokens(
         self,
@@ -102,6 +159,9 @@ class Sample:
             self._end(meta_info)
 
     def _end(self, meta_info: dict[str, Any]) -> None:
+        cache = self.prefix_cache_info
+        cache.cached_tokens += meta_info.get("cached_tokens", 0)
+        cache.total_prompt_tokens += meta_info.get("prompt_tokens", 0)
         if "weight_version" in meta_info:
             self.weight_versions.append(meta_info["weight_version"])
         if "finish_reason" in meta_info:
@@ -116,3 +176,6 @@ class Sample:
     def effective_response_length(self) -> int:
         """Tokens that are trained."""
         return self.response_length if self.loss_mask is None else sum(self.loss_mask)
+
+
+_INFOS = {"spec_info": _SpecInfo, "prefix_cache_info": _PrefixCacheInfo}
