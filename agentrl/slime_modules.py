@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
+
+from agentrl.nearest import nearest
 
 __all__ = ["GENERATE_STATE", "MODULES", "show"]
 
@@ -44,6 +47,10 @@ _PACKAGES = {
     *("slime", "slime.utils", "slime.rollout", "slime.rollout.filter_hub", "slime.rollout.rm_hub"),
     *("slime.observability", "slime.backends", "slime.backends.megatron_utils"),
 }
+_INSTEAD = (
+    "agentrl stands in for what docs/agents.md lists; install slime, or write what you need of it "
+    "into your file"
+)
 #: What marks `slime` as ours.
 _MARK = "__agentrl_stand_in__"
 
@@ -64,8 +71,8 @@ class _Finder(MetaPathFinder):
             return None  # a part that an installed slime lacks
         if fullname not in _PACKAGES and fullname not in MODULES:
             raise ModuleNotFoundError(
-                f"slime is not installed: there is no {fullname}; install slime, or write what you "
-                f"need of it into your file; agentrl stands in for {', '.join(MODULES)} alone",
+                f"there is no {fullname} here{nearest(fullname, MODULES)}; slime is not "
+                f"installed, and {_INSTEAD}",
                 name=fullname,
             )
         return ModuleSpec(fullname, _StandIn(), is_package=fullname in _PACKAGES)
@@ -77,3 +84,13 @@ class _StandIn(Loader):
         if module.__name__ in MODULES:
             source = importlib.import_module(MODULES[module.__name__])
             vars(module).update({name: vars(source)[name] for name in source.__all__})
+            vars(module)["__getattr__"] = functools.partial(_lacking, module.__name__)
+
+
+def _lacking(module: str, name: str) -> Any:
+    """Refuse a name that the stand-in of a module has not."""
+    if name.startswith("__"):  # the machinery of imports asks for such
+        raise AttributeError(name)
+    here = [n for n in MODULES if name in importlib.import_module(MODULES[n]).__all__]
+    there = f"; it is in {here[0]}" if here else f", and {_INSTEAD}"
+    raise ImportError(f"there is no {name} in {module} here{there}", name=module)

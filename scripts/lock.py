@@ -7,9 +7,9 @@ metadata of what this interpreter has, so the lock is what the tests ran with. N
 `gpu`: what uv resolves for the extra `gpu` on Linux x86_64, torch and CUDA too. A package that
 stands in `runtime.txt` keeps the version it has there, if SGLang allows that.
 
-`examples/NAME/requirements.txt`, where the folder has a `requirements.in`: what uv resolves for
-that beside the direct requirements of `runtime`, as far as it is not in `runtime.txt` already. It
-is installed over that.
+`examples/NAME/requirements.txt`, where the folder has a `requirements.in`, and `trackers`: what uv
+resolves for that beside the direct requirements of `runtime`, as far as it is not in `runtime.txt`
+already. It is installed over that.
 
 Hashes are those of the wheels that fit, for each Python and architecture.
 
@@ -36,6 +36,9 @@ GPU_ARCHITECTURES = ("x86_64",)
 #: SGLang's wheels want this glibc.
 GLIBC = "2_34"
 OUTSIDE = {"torch", "agentrl", "pip"}
+#: Not resolved over `runtime`: the host has the one, and the other, which asks swanlab's users for
+#: a password at a terminal, is no wheel.
+NEVER = ("torch", "pwinput")
 FORBIDDEN = ("torch", "nvidia-c", "triton", "cuda", "flashinfer")
 
 
@@ -96,15 +99,14 @@ def pinned(lock: Path) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found}
 
 
-def resolved_for_example(wanted: Path) -> dict[str, str]:
-    """What the example of that `requirements.in` has beside `runtime.txt`, and what it has there in
-    another version."""
+def resolved_over(wanted: Path) -> dict[str, str]:
+    """What that file wants beside `runtime.txt`, and what it wants in another version."""
     runtime = pinned(ROOT / "runtime.txt")
     with tempfile.TemporaryDirectory() as folder:
         roots, outside = Path(folder, "roots.in"), Path(folder, "outside.txt")
         followed = [name for name, is_followed in direct("runtime").items() if is_followed]
         roots.write_text("\n".join([*followed, wanted.read_text()]))
-        outside.write_text("torch ; sys_platform == 'never'")
+        outside.write_text("".join(f"{name} ; sys_platform == 'never'\n" for name in NEVER))
         found = resolved("--overrides", outside, roots)
     return {name: version for name, version in found.items() if runtime.get(name) != version}
 
@@ -151,9 +153,9 @@ def write(lock: Path, source: str, pins: dict[str, str], digests: dict[str, set[
     print(f"{lock.relative_to(PROJECT)}: {len(pins)} packages")
 
 
-def write_examples() -> None:
-    for wanted in sorted(PROJECT.glob("examples/*/requirements.in")):
-        pins = resolved_for_example(wanted)
+def write_over_runtime() -> None:
+    for wanted in [*sorted(PROJECT.glob("examples/*/requirements.in")), ROOT / "trackers.in"]:
+        pins = resolved_over(wanted)
         source = str(wanted.relative_to(PROJECT))
         write(wanted.with_suffix(".txt"), source, pins, hashes(pins, ARCHITECTURES))
 
@@ -171,7 +173,7 @@ def main() -> None:
     on_gpus = resolved("--extra=gpu", "pyproject.toml")
     digests = hashes(on_gpus, GPU_ARCHITECTURES)
     write(ROOT / "gpu.txt", "pyproject.toml, extra gpu", on_gpus, digests)
-    write_examples()
+    write_over_runtime()
 
 
 if __name__ == "__main__":

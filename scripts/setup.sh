@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 readonly WANT="${1:-dev}" TORCH=2.13.0
 readonly VENV="${AGENTRL_VENV:-.venv}"
 readonly PY="$VENV/bin/python"
+readonly OVER=(examples/strands/requirements.txt requirements/trackers.txt)
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 3; }
@@ -33,10 +34,22 @@ find_python() {
 # What the environment was made from: the stamp of a finished setup holds the same line.
 state() {
   cat requirements/runtime.txt pyproject.toml scripts/setup.sh \
-    $([ "$1" = dev ] && echo requirements/dev.txt) | sha256sum | cut -d' ' -f1
+    $([ "$1" = dev ] && echo requirements/dev.txt "${OVER[@]}") | sha256sum | cut -d' ' -f1
 }
 
 is_done() { [ -x "$PY" ] && [ "$(cat "$VENV/.setup-$1" 2>/dev/null)" = "$(state "$1")" ]; }
+
+# An environment over this one, of what asks other versions of its packages: $VENV/over/NAME.
+install_over() {
+  local over="$VENV/over/$1"
+  "$PY" -m venv --clear --without-pip "$over"
+  "$PY" -m pip --python "$over/bin/python" install -qq --disable-pip-version-check \
+    --require-hashes --no-deps -r "$2"
+  "$PY" -c 'import sys, sysconfig
+path = sysconfig.get_path("purelib", vars={"base": sys.argv[1]})
+below = sysconfig.get_path("purelib")
+open(f"{path}/below.pth", "w").write(f"import site; site.addsitedir({below!r})\n")' "$over"
+}
 
 install() { "$PY" -m pip install -qq --disable-pip-version-check "$@"; }
 
@@ -77,6 +90,11 @@ install --require-hashes --no-deps -r requirements/runtime.txt
 if [ "$WANT" = dev ]; then
   say "installing $(grep -c '==' requirements/dev.txt) locked packages (requirements/dev.txt)"
   install --require-hashes --no-deps -r requirements/dev.txt
+  for lock in "${OVER[@]}"; do
+    name="$([ "${lock##*/}" = requirements.txt ] && basename "${lock%/*}" || basename "$lock" .txt)"
+    say "installing $(grep -c '==' "$lock") packages for tests alone in $VENV/over/$name ($lock)"
+    install_over "$name" "$lock"
+  done
 fi
 say "installing agentrl itself (editable)"
 install --no-deps --no-build-isolation -e .

@@ -21,7 +21,7 @@ from agentrl.errors import EnvError
 from agentrl.roles import POLICY, by_role
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
-from agentrl.user_code import Kind, Signature, hook
+from agentrl.user_code import Kind, Signature, hook, place_in
 from agentrl.wire.messages import Judge, Verdict
 
 __all__ = [
@@ -90,7 +90,7 @@ async def judge_group(
             abandon_on_cancel=True,
             limiter=anyio.CapacityLimiter(1),  # not the tools': their threads may all be taken
         )
-    error = f"the filter {_name(keep_filter)} gave no answer within {timeout_s:g} s"
+    error = f"the filter {place_in(keep_filter)} gave no answer within {timeout_s:g} s"
     return failures.verdict(order.group, error, None, rewards)
 
 
@@ -113,7 +113,7 @@ def _apply(
             keep, reason = _read(keep_filter(list(rewards), order.task, **shown))
     # alone in its thread: whatever is raised here, SystemExit too, is the filter's
     except BaseException as failure:
-        error = f"the filter {_name(keep_filter)} failed: {describe(failure)}"
+        error = f"the filter {place_in(keep_filter)} failed: {describe(failure)}"
         return failures.verdict(order.group, error, failure, rewards)
     return Verdict(order.group, rewards, keep=keep, reason=reason)
 
@@ -128,9 +128,3 @@ def _read(answer: object) -> tuple[bool, str]:
         )
     keep, reason = pair
     return bool(keep), "" if reason is None else sendable_text(str(reason))
-
-
-def _name(keep_filter: DynamicFilter | OfSamples) -> str:
-    module = getattr(keep_filter, "__module__", "")
-    name = getattr(keep_filter, "__qualname__", type(keep_filter).__qualname__)
-    return f"{module}:{name}"

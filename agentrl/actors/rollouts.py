@@ -259,7 +259,11 @@ def _report(
 ) -> PlayedEpisode:
     """Raises EnvError when nothing was sampled, TokenError when tokens break an invariant."""
     if recorder.num_calls == 0:
-        raise EnvError(f"the agent made no call that was answered ({reason}); there is no turn")
+        asks = "; a function's tokens come from the /generate that args lead to"
+        raise EnvError(
+            f"the agent made no call that was answered ({reason}); there is no turn"
+            f"{asks if isinstance(step, SampledStep) else ''}"
+        )
     segments = _segments(recorder, step)
     for one in segments if step.excluded else ():
         one.stream.write(EXCLUDED, b"\1" * len(one.stream))

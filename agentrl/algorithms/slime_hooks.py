@@ -68,7 +68,8 @@ class LeaseSample:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"a sample has no {name!r} here: its trajectories are not fetched yet, and it has "
-            f"{', '.join(sorted(vars(self)))} alone"
+            f"{', '.join(sorted(vars(self)))} only; a function of "
+            "--custom-convert-samples-to-train-data-path is given all of a sample"
         )
 
 
@@ -82,13 +83,13 @@ def post_process(function: Callable[..., Any]) -> Callable[..., Any]:
         answer = function(Args(cfg), samples)
         if not _is_list(answer) or len(answer) != 2:
             raise HookError(
-                f"it returned a {type(answer).__name__}; (raw_rewards, rewards) is wanted: "
+                f"it returned a {type(answer).__name__}; return (raw_rewards, rewards): "
                 f"{place_in(function)}"
             )
         rewards = answer[1].tolist() if hasattr(answer[1], "tolist") else answer[1]
         if not _is_list(rewards) or len(rewards) != len(samples):
             raise HookError(
-                f"its rewards are no list of {len(samples)} numbers, one for each sample: "
+                f"its rewards must be a list of {len(samples)} numbers, one for each sample: "
                 f"{place_in(function)}"
             )
         left = iter(rewards)

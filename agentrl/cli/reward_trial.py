@@ -149,7 +149,8 @@ def _tried(plays: Sequence[_Play], limit_s: float, *, is_joined: bool) -> list[s
     if reply.fate == "away":
         return [f"{what} could not be tried on {reply.where}: {reply.says}"]
     if reply.fate == "late":
-        return [f"{what} did not come to an end within {limit_s:g} s{reply.says}; {again}"]
+        took = f"it did not come to an end within {limit_s:g} s{reply.says}"
+        return [f"{what} was not tried to the end: {took}; {again}"]
     return []
 
 

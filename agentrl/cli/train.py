@@ -12,7 +12,7 @@ import msgspec
 
 from agentrl.cli.output import say
 from agentrl.config.command_line import Program, help_page
-from agentrl.config.conditions import has_shipped_estimator
+from agentrl.config.conditions import GENERATE, has_shipped_estimator
 from agentrl.config.device import Device
 from agentrl.config.engine_groups import attention_ranks
 from agentrl.config.engine_settings import ways_of_groups
@@ -260,7 +260,7 @@ def _check_chat_format(config: RunConfig) -> list[str]:
     from agentrl.envs.chat_formats import chat_format_of, open_chat_format
 
     chat = open_chat_format(chat_format_of(config), str(config.hf_checkpoint))
-    if all(way.env in (None, "single-turn") for way in ways_of(config)):
+    if all(way.env in (None, "single-turn", GENERATE) for way in ways_of(config)):
         return []
     if lacks := getattr(chat, "lacks_calls", ""):
         return [f"a prompt that has tools will be refused: {lacks}"]

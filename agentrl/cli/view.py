@@ -160,11 +160,11 @@ def _none_failed(run: Path) -> str:
     from agentrl.view.choice import Choice
     from agentrl.view.episodes import read_facts
 
-    said = "no such episode that failed"
+    said = "no failed episode of training"
     rows = [episode.row for episode in read_facts(run, Choice(all=True))]
     if cut := [row.error for row in rows if row.outcome is None and row.error]:
         said += f"; {len(cut)} open ones were queued again ({one_line(cut[-1], _ERROR_CHARS)})"
-    return f"{said}; of episodes of evaluations only {run / 'logs'} tells"
+    return f"{said}; those of evaluations are told in {run / 'logs'}"
 
 
 def _count(text: str) -> int:

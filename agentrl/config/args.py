@@ -13,6 +13,7 @@ __all__ = ["Args"]
 _SETTLED: dict[str, Callable[[RunConfig], Any]] = {
     "rollout_num_gpus": lambda cfg: sum(group.num_gpus for group in cfg.engine_groups),
     "eps_clip_high": lambda cfg: cfg.eps_clip,
+    "label_key": lambda cfg: "label",
 }
 
 

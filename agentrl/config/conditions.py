@@ -178,7 +178,7 @@ CONDITIONS = {
                 )
             )
         ),
-        "another environment is named, and it plays its own episodes: leave out --env, or this",
+        "the environment that --env names plays its own episodes: leave out --env, or this flag",
     ),
     "played_samples": Condition(
         lambda config: config.env == GENERATE,

@@ -163,5 +163,7 @@ def convert(field: Field, value: Any) -> Any:
     try:
         return msgspec.convert(number, field.type, strict=False)
     except msgspec.ValidationError as error:
-        allowed = f"; choose from {', '.join(field.choices)}" if field.choices else ""
-        raise ConfigError(f"{field.flag} cannot be {value!r}: {error}{allowed}") from None
+        why = f": {error}"
+        if field.choices:
+            why = f"; choose from {', '.join(field.choices)}"
+        raise ConfigError(f"{field.flag} cannot be {value!r}{why}") from None

@@ -55,7 +55,7 @@ def loaded_files(config: RunConfig) -> list[Path]:
         raise DataError(
             f"{_LOAD} {template}: there is no file {missing[0]}"
             + (f", nor {len(missing) - 1} others" if missing[1:] else "")
-            + "; iterations are counted from 1, and --num-rollout says how many are trained"
+            + f"; {config.num_rollout or 1} are trained, from 1 on: --num-rollout says how many"
         )
     return files
 

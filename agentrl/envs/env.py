@@ -219,8 +219,13 @@ class Env:
             return Step(reward=reward, terminated=True)
         except EnvError as error:
             raise EnvError(
-                f"{type(self).__name__}.score returned {reward!r:.100}; return {A_REWARD}"
+                f"{self._scored_by} returned {reward!r:.100}; return {A_REWARD}"
             ) from error
+
+    @property
+    def _scored_by(self) -> str:
+        """What has said what an answer is worth, for messages."""
+        return f"{type(self).__name__}.score"
 
     async def _while_scoring(self, worth: Awaitable[T]) -> T:
         """What the answer is worth. The deadline of the episode, if it ends this, leaves

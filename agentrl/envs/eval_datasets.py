@@ -23,7 +23,7 @@ def _dataset(one: EvalSet) -> EvalDatasetConfig:
         rm_type=kind,
         custom_rm_path=flags.custom_rm_path,
         input_key=flags.eval_input_key or flags.input_key,
-        label_key=flags.eval_label_key or flags.label_key,
+        label_key=flags.eval_label_key or flags.label_key or "label",
         tool_key=flags.eval_tool_key or flags.tool_key,
         metadata_key=flags.metadata_key,
         n_samples_per_eval_prompt=flags.n_samples_per_eval_prompt,

@@ -216,6 +216,11 @@ class SingleTurnEnv(Env):
         )
 
     @property
+    def _scored_by(self) -> str:
+        own: Any = self._own
+        return super()._scored_by if own is None else getattr(own, "__name__", "the reward")
+
+    @property
     def asks_server(self) -> bool:
         return self._own is None and "url" in self._kind.facts.wants
 

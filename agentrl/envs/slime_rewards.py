@@ -11,7 +11,7 @@ and called in a thread (`model_thread.py`); one with `async def compute_reward` 
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from agentrl.config.args import Args
@@ -52,6 +52,19 @@ class RewardSample:
             f"a sample has no {name!r} here; it has {', '.join(sorted(vars(self)))}"
         )
 
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("this is one sample; a function is given those of a group by --group-rm")
+
+
+class _GroupSamples(list[RewardSample]):
+    """The samples of a group. A function that was written for one of them is told so."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"this is the list of a group's samples, as --group-rm gives it, and has no {name!r}; "
+            "without --group-rm a function is given one sample"
+        )
+
 
 class OfSample:
     """A reward in slime's signature."""
@@ -69,7 +82,7 @@ class OfSample:
 
     async def worth_of_group(self, args: Args, answers: Sequence[RewardInput]) -> list[Any]:
         """Of the answers of a group, in their order."""
-        samples = [RewardSample(answer, index) for index, answer in enumerate(answers)]
+        samples = _GroupSamples(RewardSample(each, index) for index, each in enumerate(answers))
         return listed(await _awaited(self(args, samples)), len(answers), self.__name__)
 
     __name__: str
@@ -151,7 +164,7 @@ def listed(found: Any, num: int, name: str) -> list[Any]:
     if not isinstance(found, (list, tuple)) or len(found) != num:
         size = f" of {len(found)}" if isinstance(found, (list, tuple)) else ""
         raise EnvError(
-            f"{name} returned a {type(found).__name__}{size}; a list of {num} is wanted, one for "
+            f"{name} returned a {type(found).__name__}{size}; return a list of {num}, one for "
             "each answer of the group"
         )
     return list(found)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.buffer import audit
+from tests.over import python_over
 from tests.slices import of_the_day
-from tests.unit.page_checks import skip_without_needs
+from tests.unit.page_checks import environment_of, skip_without_sandbox
 from tests.unit.page_snippets import ROOT, snippets, words_of
 
 FOLDERS = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
@@ -43,11 +44,14 @@ def runs(clone: Path) -> list[Path]:
 
 @pytest.mark.parametrize("folder", of_the_day(FOLDERS, 2))
 def test_the_small_run_of_an_example_trains(folder: str, clone: Path) -> None:
-    skip_without_needs(ROOT / "examples" / folder / "README.md")
+    page = ROOT / "examples" / folder / "README.md"
+    skip_without_sandbox(page)
+    name = environment_of(page)
+    python = sys.executable if name is None else python_over(name)
     for words in commands_of(folder):
         if words[0] == "pip":
             continue
-        done = played(clone, words)
+        done = played(clone, words, python)
         assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     assert runs(clone)
     for run in runs(clone):
@@ -57,10 +61,10 @@ def test_the_small_run_of_an_example_trains(folder: str, clone: Path) -> None:
         assert report.clean, report.problems
 
 
-def played(clone: Path, words: list[str]) -> "subprocess.CompletedProcess[str]":
+def played(clone: Path, words: list[str], python: str) -> "subprocess.CompletedProcess[str]":
     """A command of the page; a run has two iterations."""
     program, *argv = (word.replace("runs/ID", f"runs/{newest(clone)}") for word in words)
-    command = [sys.executable, *(["-m", "agentrl.cli"] if program == "agentrl" else []), *argv]
+    command = [python, *(["-m", "agentrl.cli"] if program == "agentrl" else []), *argv]
     if argv[0] in ("train.py", "train_async.py"):
         command += ["--num-rollout", str(ITERATIONS)]
     env = os.environ | {"NO_COLOR": "1"}

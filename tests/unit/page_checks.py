@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -25,7 +26,8 @@ from tests.unit.left_run import MODEL
 from tests.unit.page_snippets import ROOT, Snippet, snippets, words_of
 
 CLUSTER = ["--ray-address", "127.0.0.1:6379"]
-#: Pages whose commands run what a model writes, and packages that a page needs and the project not.
+#: Pages whose commands run what a model writes, and those of a package that the project has not, by
+#: package and environment (`tests/over.py`).
 SANDBOXED = frozenset({"examples/retool/README.md", "examples/strands/README.md"})
 PACKAGES = {"examples/strands/README.md": "strands"}
 
@@ -140,9 +142,12 @@ def check_download(clone: Path, line: str, words: list[str]) -> None:
 
 def check_requirements(clone: Path, line: str, words: list[str]) -> None:
     """The file of `pip install -r FILE` is there, and one of requirements; nothing is installed."""
-    require(words[1:3] == ["install", "-r"], f"no test knows how to check `{line}`")
-    for wanted in Path(words[3]).read_text().splitlines():
-        Requirement(wanted)
+    locked = ["--require-hashes", "--no-deps"]
+    options = words[2:-2] if words[1] == "install" and words[-2] == "-r" else None
+    require(options in ([], locked), f"no test knows how to check `{line}`")
+    wanted = re.sub(r"\\\n|--hash=\S+|^#.*", "", Path(words[-1]).read_text(), flags=re.M)
+    for each in filter(None, map(str.strip, wanted.splitlines())):
+        Requirement(each)
 
 
 CHECKS: dict[str, Callable[[Path, str, list[str]], None]] = {
@@ -260,9 +265,12 @@ def play(page: str, clone: Path) -> list[str]:
     return failures
 
 
-def skip_without_needs(page: Path) -> None:
-    name = str(page.relative_to(ROOT))
-    if name in SANDBOXED:
+def skip_without_sandbox(page: Path) -> None:
+    if str(page.relative_to(ROOT)) in SANDBOXED:
         bubblewrap()
-    if name in PACKAGES:
-        pytest.importorskip(PACKAGES[name])
+
+
+def environment_of(page: Path) -> str | None:
+    """The environment in which a page is to be played; None: this one."""
+    package = PACKAGES.get(str(page.relative_to(ROOT)))
+    return None if package is None or find_spec(package) else package

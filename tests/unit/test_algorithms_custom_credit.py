@@ -42,13 +42,13 @@ FAULTS = {
         REWARDS,
         "args, samples",
         "[sample.reward for sample in samples]",
-        r"it returned a list; \(raw_rewards, rewards\) is wanted",
+        r"it returned a list; return \(raw_rewards, rewards\)",
     ),
     "slime's rewards: too few": (
         REWARDS,
         "args, samples",
         "([], [])",
-        r"its rewards are no list of \d+ numbers, one for each sample",
+        r"its rewards must be a list of \d+ numbers, one for each sample",
     ),
     "advantages: nothing": (
         ADVANTAGES,

@@ -54,7 +54,7 @@ CASES = [
     Case(
         "custom-rm-path", "def f(text, label, task)",
         "return float(text == label)", "'4' is worth 1\n",
-        "return float('nan')", "on the answer '4': env_error: EnvError: SingleTurnEnv",
+        "return float('nan')", "on the answer '4': env_error: EnvError: f returned nan",
     ),
     Case(
         "custom-rm-path", "async def f(text, label, task)",
@@ -75,12 +75,12 @@ CASES = [
     Case(
         "group-rm", "def f(texts, label, task)",
         "return [float(len(text)) for text in texts]", "f(texts, label, task), ours",
-        "return [1.0]", "f returned a list of 1; a list of 4 is wanted",
+        "return [1.0]", "f returned a list of 1; return a list of 4",
     ),
     Case(
         "group-rm", "async def f(args, samples, **kwargs)",
         "return [float(sample.index) for sample in samples]", "f(args, samples), slime's",
-        "return [1.0] * 4", "f returned a list of 4; a list of 1 is wanted",
+        "return [1.0] * 4", "f returned a list of 4; return a list of 1",
     ),
     Case(
         "rollout-sample-hook-path", "async def f(args, sample, *, evaluation=False)",
@@ -137,7 +137,7 @@ CASES = [
     Case(
         "custom-reward-post-process-path", "def f(args, samples)",
         "rewards = [sample.reward for sample in samples]\nreturn rewards, rewards", "slime's",
-        "return [1.0]", "(raw_rewards, rewards) is wanted",
+        "return [1.0]", "return (raw_rewards, rewards)",
     ),
     Case(
         "custom-advantage-function-path", "def f(rows)",

@@ -260,7 +260,7 @@ def test_defaults_that_differ_are_told_with_their_values_where_they_hold() -> No
         "--max-tokens-per-gpu is ",
         "a checkpoint is written every ",
         "--lr-decay-style is constant",
-        "there is one engine without --rollout-num-gpus",
+        "without --rollout-num-gpus and --colocate a run has one",
         "without --eval-interval evaluation sets are played before the first iteration",
     ):
         assert f"\n{said}" in text

@@ -8,7 +8,7 @@ from agentrl.config.resolve import Resolved, read
 from agentrl.config.rollouts import about_rollouts
 
 _SLIME = "--num-rollout 2 --balance-data --prompt-data rows.jsonl --device cpu"
-_ONE_ENGINE = "there is one engine without --rollout-num-gpus"
+_ONE_ENGINE = "without --rollout-num-gpus and --colocate a run has one"
 
 
 def _read(flags: str) -> Resolved:

@@ -9,12 +9,14 @@ import huggingface_hub.constants
 import pytest
 
 from agentrl.slime_modules import show
+from tests.over import play_over
 from tests.unit.downloads import CACHE
 from tests.unit.left_run import leave_run
-from tests.unit.page_checks import play, skip_without_needs
+from tests.unit.page_checks import environment_of, play, skip_without_sandbox
 from tests.unit.page_snippets import PAGES, ROOT, snippets
 
 pytestmark = pytest.mark.slow
+TEST = "test_every_snippet_of_a_page_runs"
 
 # ---- a clone with a run --------------------------------------------------------------------------
 
@@ -52,7 +54,10 @@ def clone(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_snippet_of_a_page_runs(page: Path, clone: Path) -> None:
-    skip_without_needs(page)
+    skip_without_sandbox(page)
+    if (name := environment_of(page)) is not None:
+        play_over(name, f"{__file__}::{TEST}[{page.relative_to(ROOT)}]")
+        return
     show()  # as in a process that plays functions in slime's signature
     failures = play(page.read_text(), clone)
     assert not failures, "\n".join(f"{page.relative_to(ROOT)}, {said}" for said in failures)

@@ -184,7 +184,7 @@ async def test_an_episode_of_a_batch_is_trained_as_any_other(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--env", "tools"], "another environment is named"),
+        (["--env", "tools"], "that --env names plays its own"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -75,7 +75,7 @@ def test_a_reward_may_be_awaited() -> None:
     [
         ("--custom-rm-path mine.py:both", r"a dict of \['acc', 'said', 'score'\]: name what is"),
         ("--custom-rm-path mine.py:both --reward-key f1", "the reward has no 'f1'; its keys are"),
-        ("--custom-rm-path mine.py:both --reward-key said", "score returned 'x'"),
+        ("--custom-rm-path mine.py:both --reward-key said", "both returned 'x'"),
         ("--custom-rm-path mine.py:number --reward-key score", "the reward is 1.0, and --reward-k"),
     ],
 )

@@ -3,18 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
+from agentrl.config.args import Args
 from agentrl.config.presets import DEFAULT, PRESETS
 from agentrl.config.resolve import parse
 from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import AssistantTurn
 from agentrl.envs.registry import load_env
+from agentrl.envs.reward_input import RewardInput
 from agentrl.envs.single_turn import SingleTurnEnv
+from agentrl.envs.slime_rewards import OfSample, RewardSample
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.wire.messages import Judge
@@ -163,7 +167,7 @@ async def test_a_reward_model_is_made_once_with_the_flags() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("few", "few returned a list of 1; a list of 3 is wanted, one for each answer"),
+        ("few", "few returned a list of 1; return a list of 3, one for each answer"),
         ("down", "score_group failed: ConnectionError: the judge is away"),
     ],
 )
@@ -195,3 +199,19 @@ async def test_what_a_sample_of_a_group_lacks_is_said() -> None:
 async def test_a_class_that_wants_more_than_flags_is_refused() -> None:
     with pytest.raises(ConfigError, match="wants more than `args`: give the other parameters"):
         await said(env_of("--custom-rm-path mine.py:Demanding"), "four")
+
+
+def test_a_function_that_is_given_the_other_number_of_samples_is_told() -> None:
+    alone = RewardSample(RewardInput(text="", response="", label=None, prompt="", task={}))
+    with pytest.raises(TypeError, match="of a group by --group-rm"):
+        list(alone)
+    seen: list[Any] = []
+    answer = RewardInput(text="", response="", label=None, prompt="", task={})
+
+    async def one(args: Any, samples: Any) -> Any:
+        seen.append(len(samples))
+        return samples.label
+
+    with pytest.raises(AttributeError, match="without --group-rm"):
+        anyio.run(OfSample(one).worth_of_group, Args(None), [answer, answer])
+    assert seen == [2]

@@ -51,7 +51,7 @@ def test_the_flag_names_the_function_that_plays_groups(mine: Path, rows: Path) -
         ("--num-agent-workers 2", "several workers share the episodes of a group; give 1"),
         ("--max-concurrent-episodes 100", "32 groups of 8 episodes at once; give 256 or more"),
         ("--custom-generate-function-path mine.py", "the rollout function plays the episodes"),
-        ("--env guess", "another environment is named, and it plays its own episodes"),
+        ("--env guess", "the environment that --env names plays its own episodes"),
         ("--loss-type sft_loss", "leave this out"),
     ],
 )

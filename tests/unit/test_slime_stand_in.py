@@ -147,3 +147,17 @@ async def test_a_reward_that_cannot_be_had_says_of_what_kind_that_is() -> None:
 def test_args_know_how_many_devices_generate(flags: dict[str, Any], devices: int) -> None:
     args: Any = Args(RunConfig(**flags))
     assert args.rollout_num_gpus == devices
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from slime.rollout.sglang_rollout import generate_and_rm_group", "docs/agents.md lists"),
+        ("from slime.utils.types import post", "it is in slime.utils.http_utils"),
+        ("import slime.utils.http_util", "did you mean slime.utils.http_utils"),
+    ],
+)
+def test_what_does_not_stand_in_is_told_with_where_to_look(line: str, said: str) -> None:
+    show()
+    with pytest.raises(ImportError, match=said):
+        exec(line)

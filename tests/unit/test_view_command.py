@@ -110,8 +110,8 @@ def test_failed_episodes_are_found_without_knowing_their_group(
     ):
         assert cli.main(["view", run, "--failed", *choice]) == 0
         out, err = capsys.readouterr()
-        told = f"of episodes of evaluations only {run}/logs tells"
-        assert (out, err) == ("", f"agentrl: {run} has no such episode that failed; {told}\n")
+        told = f"those of evaluations are told in {run}/logs"
+        assert (out, err) == ("", f"agentrl: {run} has no failed episode of training; {told}\n")
 
 
 def test_where_nothing_failed_for_good_what_was_queued_again_is_told(
@@ -121,7 +121,7 @@ def test_where_nothing_failed_for_good_what_was_queued_again_is_told(
     (first, _) = run.mint("Which river?")
     run.fail(first, "worker w-0\n was lost")
     assert cli.main(["view", str(run.close()), "--failed"]) == 0
-    said = "no such episode that failed; 1 open ones were queued again (worker w-0 was lost); "
+    said = "no failed episode of training; 1 open ones were queued again (worker w-0 was lost); "
     assert said in capsys.readouterr().err
 
 
@@ -133,7 +133,7 @@ def test_where_nothing_failed_for_good_what_was_queued_again_is_told(
         (["--json"], "no episode yet"),
         (
             ["--failed"],
-            "no such episode that failed; of episodes of evaluations only {run}/logs tells",
+            "no failed episode of training; those of evaluations are told in {run}/logs",
         ),
     ],
 )

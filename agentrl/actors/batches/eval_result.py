@@ -25,7 +25,10 @@ def sets_of(found: Any, who: str, size_of: Callable[[str], int]) -> dict[str, Sc
     """The sets. `size_of`: samples that a task of a set has. Raises EnvError."""
     data = getattr(found, "data", found)
     if not isinstance(data, Mapping) or not data:
-        raise EnvError(f"{who} returned {found!r:.80}; {_RETURN}")
+        raise EnvError(
+            f"{who} returned {found!r:.80}; {_RETURN}. args.eval_datasets has the sets of "
+            "--eval-prompt-data and --eval-config alone"
+        )
     if len(data) > MAX_EVALUATIONS:
         raise EnvError(f"{who} returned {len(data)} sets; there may be {MAX_EVALUATIONS}")
     return {

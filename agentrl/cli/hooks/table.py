@@ -125,7 +125,7 @@ HOOKS = {
         Hook(
             name="rollout-function-path",
             kind="agentrl.envs.rollout_function:ROLLOUT_FUNCTIONS",
-            called="one call after the other by the agent worker, for the groups that it has then",
+            called="one call after the other by the agent worker, for the groups that wait then",
             returns="RolloutFnTrainOutput(samples, metrics) or a list of groups, each a list of "
             "samples: trained are tokens that were sampled",
             tries="agentrl.cli.hooks.worker:rollout",
@@ -143,7 +143,7 @@ HOOKS = {
             kind="agentrl.envs.eval_function:EVAL_FUNCTIONS",
             called="once for each evaluation, by an agent worker, in a thread of its own",
             returns="RolloutFnEvalOutput(data, metrics) or data, {SET: {rewards, truncated, "
-            "samples}}, where the rewards alone must be",
+            "samples}}, of which the rewards are needed",
             tries="agentrl.cli.hooks.worker:evaluate",
         ),
         Hook(
@@ -151,7 +151,7 @@ HOOKS = {
             kind="agentrl.envs.sample_hooks:HOOKS",
             called="for each sample that a function of --custom-generate-function-path has played, "
             "before its reward, by the worker that played it",
-            returns="the sample, or nothing: that is the one that it was given",
+            returns="the sample; nothing stands for the one that it was given",
             tries="agentrl.cli.hooks.worker:generate",
         ),
         Hook(
