@@ -167,7 +167,8 @@ def noted() -> Iterator[str]:
         otherwise = f"; refused: {row.otherwise}" if row.rule and row.otherwise else ""
         lead = "" if row.lead == "already so" else f"{row.lead}: "
         unused = f"; {' and '.join(row.unused)} is not used" if row.unused else ""
-        why = cell(lead + row.says + unused + otherwise)
+        differs = f"; differs: {row.differs}" if row.differs else ""
+        why = cell(lead + row.says + unused + otherwise + differs)
         yield f"| `{flag}` | {AGREES if row.rule else values} | {why} |"
 
 

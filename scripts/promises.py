@@ -34,11 +34,22 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     section: str
     says: str
     given: str = ""
-    test: str = ""
+    names: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
     waits: str = ""
     refused: str = ""
     not_yet: str = ""
     but: str = ""
+
+    @property
+    def words(self) -> list[Argument]:
+        """What is given, word by word."""
+        return list(map(Argument, shlex.split(self.given)))
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that are given."""
+        return [word.text for word in self.words if word.text.startswith("--")]
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,11 +65,11 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What becomes of a promise. `why`: of one that is not kept; `test`: what shows the state."""
+    """What becomes of a promise. `why`: of one that is not kept; `tests`: what shows the state."""
 
     state: State
     why: str = ""
-    test: str = ""
+    tests: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -73,21 +84,21 @@ def documents() -> tuple[Document, ...]:
 
 def judged(promise: Promise) -> Judged:
     """What becomes of `promise`."""
-    test = promise.test or _shown_by(promise)
+    tests = promise.tests or _shown_by(promise)
     if promise.not_yet:
-        return Judged("not yet", promise.not_yet, promise.test)
+        return Judged("not yet", promise.not_yet, tests)
     if promise.refused:
-        return Judged("refused", _table().reasons[promise.refused], test)
+        return Judged("refused", _table().reasons[promise.refused], tests)
     if promise.waits:
         needed = answers.missing()[promise.waits]
-        return Judged("not yet", f"this waits for {needed.what}; {needed.instead}", test)
-    found = explain(_words(promise), "train")
+        return Judged("not yet", f"this waits for {needed.what}; {needed.instead}", tests)
+    found = explain(promise.words, "train")
     told = [one.says for one in found if one.answer == "refused"]
     if told:
         state: State = "not yet" if any(map(_waits, told)) else "refused"
-        return Judged(state, "; ".join(dict.fromkeys(told)), test)
+        return Judged(state, "; ".join(dict.fromkeys(told)), tests)
     already = [one.says for one in found if one.answer in ("already so", "noted")]
-    return Judged("works", "; ".join(already) if len(already) == len(found) else "", test)
+    return Judged("works", "; ".join(already) if len(already) == len(found) else "", tests)
 
 
 def _waits(said: str) -> bool:
@@ -95,15 +106,10 @@ def _waits(said: str) -> bool:
     return any(needed.what in said for needed in answers.missing().values())
 
 
-def _words(promise: Promise) -> list[Argument]:
-    return list(map(Argument, shlex.split(promise.given)))
-
-
-def _shown_by(promise: Promise) -> str:
-    """The test of the first flag that names one."""
-    flags = [word.text for word in _words(promise) if word.text.startswith("--")]
-    found = [answers.rows()[flag].test for flag in flags if flag in answers.rows()]
-    return next(filter(None, found), WALK if found else "")
+def _shown_by(promise: Promise) -> tuple[str, ...]:
+    """The test of each flag."""
+    found = [answers.rows()[flag].test or WALK for flag in promise.flags if flag in answers.rows()]
+    return tuple(dict.fromkeys(found))
 
 
 def lines() -> Iterator[str]:
@@ -134,4 +140,4 @@ def lines() -> Iterator[str]:
 def _cells(promise: Promise, one: Judged) -> list[str]:
     here = ": ".join(filter(None, (one.state, one.why)))
     here = "; ".join(filter(None, (here, promise.but)))
-    return [promise.section, promise.says, cell(here), f"`{one.test}`" if one.test else ""]
+    return [promise.section, promise.says, cell(here), ", ".join(f"`{test}`" for test in one.tests)]

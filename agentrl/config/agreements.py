@@ -35,6 +35,14 @@ _OTHER = (
     "agentrl has no such function of slime's; give one of your own (docs/hooks.md), or leave this "
     "out: engines play the episodes of a task"
 )
+#: Kinds of slime's loss masks for which a format of another name is here, and what that does.
+_MASKS = {
+    "distill_qwen": (
+        "give --chat-format deepseek-r1 in its place: it writes turns of DeepSeek-R1 and of the "
+        "models distilled from it, and trains each turn of a dialogue with its thought and its end "
+        "(slime: the text of the last message alone)"
+    ),
+}
 _IN_TURN = (
     "this run generates and trains in turn; run train_async.py, with --async-buffer-size and "
     "--max-staleness of 1 or more"
@@ -156,6 +164,8 @@ def _loss_mask(one: Asked, values: Values, said: Mapping[str, str]) -> Settled:
     template, written = value_in(values, "chat_template"), value_in(values, "chat_format")
     if template is not None:
         return _is_so(one, f"--chat-template {template} says which tokens are the assistant's")
+    if told := _MASKS.get(one.words[0]):
+        return _refused(one, told)
     meant = one.words[0].replace("_", "-")
     if meant == written:
         return _is_so(one, f"--chat-format {written} says which tokens are the assistant's")

@@ -38,6 +38,7 @@ WHERE: dict[str, Callable[[RunConfig], bool]] = {
         or config.lr_warmup_iters > 0
         or config.lr_warmup_fraction is not None
     ),
+    "imitated": lambda config: config.mode == "supervised",
     "epochs": lambda config: config.num_rollout is None,
     "experts": lambda config: config.megatron.get("num_experts") is not None,
     "other_kl": lambda config: config.kl_coef != 0 and config.kl_loss_type != "k1",

@@ -21,9 +21,10 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64}
+FAMILIES = list(families())
 #: Members to play: their families, and what their config.json says beside `tiny`.
 MEMBERS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{family: (family, {}) for family in families()},
+    **{family: (family, {}) for family in FAMILIES},
     "moonlight": ("deepseek-v3", {"q_lora_rank": None, "rope_scaling": None}),
     "llama-scaled": ("llama", {"rope_scaling": LLAMA3}),
     "qwen3-scaled": ("qwen3", {"rope_scaling": YARN}),
@@ -64,7 +65,7 @@ async def test_groups_of_ranks_that_attend_for_themselves_answer_as_transformers
     assert difference < 1e-4
 
 
-@pytest.mark.parametrize("family", of_the_day(list(families()), 2))
+@pytest.mark.parametrize("family", of_the_day(FAMILIES, 2))
 def test_a_run_of_one_iteration_trains_pushes_and_saves_it(family: str, tmp_path: Path) -> None:
     assert iterate(family, tmp_path) < 1e-4
 

@@ -7,9 +7,12 @@ helper does: a base line that all tests of a module share would prove every row.
 (`seed`, `load`) may be anything's: it counts only as a keyword of a configuration, or as a key.
 
 A test that code calls with every flag there is shows of each that it is handed on, and no more: it
-proves a flag that is only handed on (`is_handed_on`). Nor does a test prove that a flag works that
-only sees configurations refused; but where it compares with the checkpoint (`.check(`), a refusal
-of what differs is the meaning.
+proves a flag that is only handed on (`may_be_handed_on`). Nor does a test prove that a flag works
+that only sees configurations refused; but where it compares with the checkpoint (`.check(`), a
+refusal of what differs is the meaning.
+
+A test mentions what is no flag (a key, a value, a function) if the word stands in its own code, or
+among what it is parametrized with, also where code makes that.
 """
 
 import ast
@@ -18,9 +21,12 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Literal, TypeGuard
 
-__all__ = ["exercises", "is_there", "only_refuses"]
+from agentrl.config import answers
+
+__all__ = ["exercises", "is_there", "may_be_handed_on", "mentions", "only_refuses"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What makes a configuration, and helpers of tests that do.
@@ -30,15 +36,40 @@ _Kind = Literal["text", "keyword", "setting"]
 
 
 def is_there(test: str) -> bool:
-    """Whether there is a test `file::function`."""
-    file, _, name = test.partition("::")
-    return name.startswith("test_") and name in _functions(_module(file))
+    """Whether there is a test `file::function`, or `file::function[case]`."""
+    file, name, case = _parts(test)
+    function = _functions(_module(file)).get(name)
+    if function is None or not name.startswith("test_"):
+        return False
+    return not case or case in _cases(file, function)
+
+
+def mentions(test: str, word: str) -> bool:
+    """Whether the test is there and has `word` in its code, or among what it is called with; of a
+    test that is named with a case, that case alone."""
+    file, name, case = _parts(test)
+    function = _functions(_module(file)).get(name)
+    if function is None:
+        return False
+    if case:
+        return case == word
+    whole = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
+    code = (*_code(function), *_tables(function, _module(file)))
+    return any(whole.search(ast.unparse(part)) for part in code) or word in _cases(file, function)
+
+
+def may_be_handed_on(flag: str) -> bool:
+    """Whether it is enough of a flag that it is handed on: another program is told it, or the
+    parser alone answers it."""
+    row = answers.rows().get(flag)
+    handed = {**answers.rows("sglang"), **answers.rows("router")}
+    return row is not None and (row.state != "works" or flag in handed)
 
 
 def exercises(test: str, flag: str, *, is_handed_on: bool = True) -> bool:
     """Whether the test `file::function` is there and gives `flag` (`--lr-warmup-init`).
     `is_handed_on`: to do so among values that code makes is enough."""
-    file, _, name = test.partition("::")
+    file, name, _ = _parts(test)
     module = _module(file)
     function = _functions(module).get(name)
     if function is None:
@@ -52,7 +83,7 @@ def exercises(test: str, flag: str, *, is_handed_on: bool = True) -> bool:
 def only_refuses(test: str) -> bool:
     """Whether all that the test sees is that configurations are refused, and it compares them with
     no checkpoint."""
-    file, _, name = test.partition("::")
+    file, name, _ = _parts(test)
     function = _functions(_module(file))[name]
     refusals = [node for node in ast.walk(function) if _sees_refusal(node)]
     within = {id(node) for refusal in refusals for node in ast.walk(refusal)}
@@ -80,6 +111,13 @@ def _caught(node: ast.With) -> list[ast.expr]:
     return [item.optional_vars for item in node.items if item.optional_vars is not None]
 
 
+def _parts(test: str) -> tuple[str, str, str]:
+    """File, function and case."""
+    file, _, function = test.partition("::")
+    name, _, case = function.removesuffix("]").partition("[")
+    return file, name, case
+
+
 @functools.cache
 def _module(file: str) -> ast.Module:
     path = ROOT / file
@@ -101,8 +139,7 @@ def _gives(kind: _Kind, word: str, flag: str) -> bool:
 
 def _words(function: _Function, module: ast.Module) -> Iterator[tuple[_Kind, str]]:
     """Texts and keywords of a test, and of the tables that it is parametrized by."""
-    body = function.body[1:] if ast.get_docstring(function) else function.body
-    for part in (*body, *function.decorator_list, *_tables(function, module)):
+    for part in (*_code(function), *_tables(function, module)):
         for node in ast.walk(part):
             if _is_text(node):
                 yield "text", str(node.value)
@@ -111,6 +148,12 @@ def _words(function: _Function, module: ast.Module) -> Iterator[tuple[_Kind, str
             elif isinstance(node, ast.Call):
                 kind: _Kind = "setting" if _name(node.func) in _CONFIGURATIONS else "keyword"
                 yield from ((kind, keyword.arg) for keyword in node.keywords if keyword.arg)
+
+
+def _code(function: _Function) -> list[ast.AST]:
+    """A test without its name and docstring: what it asks for, does, and is parametrized with."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return [function.args, *body, *function.decorator_list]
 
 
 def _is_text(node: ast.AST | None) -> TypeGuard[ast.Constant]:
@@ -152,8 +195,23 @@ def _parameters(file: str, function: _Function) -> tuple[str, ...]:
     """The texts among the values that a test is called with, where code makes them."""
     if not function.decorator_list:
         return ()
-    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
-    marks = getattr(getattr(module, function.name), "pytestmark", [])
+    marks = getattr(getattr(_imported(file), function.name), "pytestmark", [])
     values = [row for mark in marks if mark.name == "parametrize" for row in mark.args[1]]
     flat = [value for row in values for value in (row if isinstance(row, tuple) else (row,))]
     return tuple(value for value in flat if isinstance(value, str))
+
+
+@functools.cache
+def _cases(file: str, function: _Function) -> frozenset[str]:
+    """The texts that a test is called with, and those of the lists of its file that its decorators
+    name: a day plays a part of them."""
+    nodes = [node for part in function.decorator_list for node in ast.walk(part)]
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    lists = [vars(_imported(file)).get(name) for name in named] if named else []
+    listed = [value for each in lists if isinstance(each, list | tuple | dict) for value in each]
+    texts = (value for value in listed if isinstance(value, str))
+    return frozenset((*_parameters(file, function), *texts))
+
+
+def _imported(file: str) -> ModuleType:
+    return importlib.import_module(file.removesuffix(".py").replace("/", "."))

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from agentrl.actors.limits import Limits
+from agentrl.actors.worker import WorkerSettings
+from agentrl.config.resolve import parse
 from agentrl.envs.env import EnvContext
 from agentrl.envs.messages import AssistantTurn, Message, Step
 from agentrl.tools.tool import tool
 from agentrl.types import Generation, Outcome, StopReason
-from tests.unit.played_episodes import CALL, CHAT, LIMITS, Doubler, ScriptedClient, play
+from tests.unit.played_episodes import CALL, CHAT, LIMITS, MODEL, Doubler, ScriptedClient, play
 
 pytestmark = pytest.mark.anyio
 SHORT = msgspec.structs.replace(LIMITS, episode_timeout_s=1.0)
@@ -88,6 +90,15 @@ async def test_turns_are_limited() -> None:
     assert played.report.stop_reason is StopReason.TURN_LIMIT
     assert played.report.trajectories[0].num_turns == 4
     assert played.report.reward == 0.0
+
+
+async def test_a_run_limits_turns_by_its_flag() -> None:
+    flags = "--max-turns 2 --env tools --device cpu --num-rollout 1 --rollout-max-response-len 64"
+    config = parse([*flags.split(), "--hf-checkpoint", str(MODEL)], "train_async").config
+    limits = WorkerSettings.from_config(config, MODEL, 512, {}).limits
+    played = await play(Doubler, ScriptedClient(*[CALL] * 4), limits)
+    assert played.report.stop_reason is StopReason.TURN_LIMIT
+    assert played.report.trajectories[0].num_turns == 2
 
 
 async def test_tool_calls_are_limited() -> None:

@@ -8,7 +8,7 @@ from agentrl.config import answers
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from scripts.promises import WALK
-from tests.unit.answer_evidence import exercises, only_refuses
+from tests.unit.answer_evidence import exercises, may_be_handed_on, only_refuses
 
 pytestmark = pytest.mark.slow
 
@@ -16,16 +16,11 @@ HERE = "tests/unit/test_answer_evidence.py"
 TABLE = {"rollout_shuffle": True}
 
 
-#: Flags of which agentrl reads nothing: that another program is told them is their meaning.
-HANDED_ON = {*answers.rows("sglang"), *answers.rows("router")}
-
-
 @pytest.mark.parametrize("name", sorted(answers.rows()))
 def test_the_test_of_a_row_gives_its_flag(name: str) -> None:
     row = answers.rows()[name]
-    is_handed_on = row.state != "works" or name in HANDED_ON
     test = row.test or ("" if row.state == "works" else WALK)
-    shows = exercises(test, name, is_handed_on=is_handed_on)
+    shows = exercises(test, name, is_handed_on=may_be_handed_on(name))
     assert shows, f"{name} names {test!r}, which does not give it"
 
 

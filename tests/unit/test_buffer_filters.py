@@ -96,8 +96,13 @@ def _question(group: list[Any]) -> str:
 
 
 @pytest.mark.anyio
-async def test_a_function_chooses_what_is_played_next() -> None:
-    played, calls = await played_with(newest, kept=1)
+async def test_a_function_chooses_what_is_played_next(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "1?", "label": "1"}\n')
+    flags = ("--rollout-function-path", "tests.unit.batch_ground:generate_rollout")
+    config = config_of(rows, *flags, "--buffer-filter-path", f"{__name__}:newest")
+    named = load(BUFFER_FILTERS, str(config.buffer_filter_path))
+    played, calls = await played_with(named, kept=1)
     assert [each.report.error for each in played] == [None] * 6
     assert calls == [[*QUESTIONS], [QUESTIONS[2]], [QUESTIONS[1]]]
 

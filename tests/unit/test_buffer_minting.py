@@ -1,5 +1,7 @@
 """Minting: the credit that a driver gets, what of its offers is new, and the bounds on both."""
 
+import pytest
+
 from agentrl.types import Task
 from agentrl.wire.messages import TaskCredit, Tasks
 from tests.unit.buffer_bench import bench
@@ -47,6 +49,20 @@ def test_minting_stops_at_the_hard_bound_and_goes_on_when_weights_are_published(
     b.publish(2, 1, 1)
     assert b.core.state.charged == 2
     assert b.take("driver.1", TaskCredit) == [TaskCredit(2, 4)]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_so_many_iterations_are_in_the_making_beside_the_one_that_is_next(ahead: int) -> None:
+    """Pacing begins with two, and goes up to what the flag says (`test_buffer_admission.py`)."""
+    b = bench(rollout_batch_size=8, async_buffer_size=ahead, max_staleness=ahead)
+    b.supply()
+    assert b.core.state.charged == 8 * (ahead + 1)
+    b.play_all("w0.1")
+    b.lease(1)
+    b.step(1)
+    b.publish(2, 1, 1)
+    b.supply()
+    assert b.core.state.charged == 8 * (ahead + 1)
 
 
 def test_only_what_num_rollout_still_needs_is_minted() -> None:

@@ -154,7 +154,7 @@ def test_on_policy_nothing_is_minted_until_the_new_weights_are_published() -> No
 
 
 def test_on_policy_an_unfinished_task_comes_first_in_the_next_iteration_twice_at_the_most() -> None:
-    b = on_policy()
+    b = on_policy(partial_rollout=True)
     for number in (1, 2, 3):
         b.say("learner.1", LeaseRequest(number))
         b.supply()

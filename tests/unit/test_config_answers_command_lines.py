@@ -164,7 +164,8 @@ def test_a_loss_mask_type_is_the_chat_format_of_imitation() -> None:
             "qwen3 --chat-format qwen3-5",
             "qwen3: --chat-format is qwen3-5; leave one of the two out",
         ),
-        ("distill_qwen", "distill_qwen: no --chat-format has that name (deepseek-r1, "),
+        ("other", "other: no --chat-format has that name (deepseek-r1, "),
+        ("distill_qwen", "distill_qwen: give --chat-format deepseek-r1 in its place: it writes"),
     ],
 )
 def test_a_loss_mask_type_that_cannot_be_the_chat_format_is_refused(argv: str, said: str) -> None:

@@ -39,6 +39,7 @@ IN_EFFECT = {
     "--kl-coef": "--kl-coef 0.1 --kl-loss-type k2",
     "--label-key": "-",
     "--lambd": f"{TURNS} {PPO} --lambd 0.9",
+    "--loss-mask-type": "- --loss-type sft_loss",
     "--lr-decay-style": "--lr-decay-style cosine",
     "--lr-warmup-fraction": "--lr-warmup-fraction 0.1",
     "--lr-warmup-iters": "--lr-warmup-iters 2",
@@ -201,6 +202,12 @@ def test_a_rate_that_moves_is_that_of_slimes_next_step_and_a_constant_one_is_sli
     what = "the learning rate of each step is that of slime's next one"
     assert line_about(what, moves)
     assert not line_about(what, "--lr-decay-style constant")
+
+
+def test_a_newline_behind_a_turn_is_told_where_turns_are_imitated() -> None:
+    what = "of an imitated turn the tokens up to its end are trained"
+    assert "(slime trains it: --loss-mask-type qwen" in line_about(what, "--loss-type sft_loss")
+    assert not line_about(what, "--loss-mask-type qwen")
 
 
 def test_a_short_last_iteration_is_told_where_epochs_count() -> None:

@@ -77,7 +77,7 @@ async def first(tasks: AsyncIterator[Task], number: int) -> AsyncIterator[Task]:
 
 
 def test_a_run_has_the_tasks_that_a_class_of_the_user_gives() -> None:
-    run = parsed(COUNTING)
+    run = parsed(COUNTING, "--data-source-path mine.py:Source")
     assert run.config.env == "single-turn"
     tasks = tasks_of(run)
     assert [task.row["input"] for task in tasks] == [f"{i}?" for i in range(10)]
