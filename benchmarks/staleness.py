@@ -98,6 +98,7 @@ ARMS: dict[str, Arm] = {
     "m2po": Arm(("--trust-region", "m2po")),
     "dppo": Arm(("--trust-region", "dppo", "--tis-clip", "5")),
     "negative": Arm(("--trust-region", "negative")),
+    "negative-sequence": Arm((*_SEQUENCE, "--trust-region", "negative")),
     # as `--preset vcpo`; the job has another preset
     "vcpo": Arm(
         (*_SEQUENCE, "--tis-clip", "8", "--advantage-estimator", "opob", "--scale-lr-by-ess")
