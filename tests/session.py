@@ -13,7 +13,8 @@ from tests.slices import of_the_day, of_the_part
 
 #: Files of many tests that take minutes all the same.
 _LONG = {
-    f"test_{name}.py" for name in ("flag_reads", "learner_resume", "plants", "serving_families")
+    f"test_{name}.py"
+    for name in ("flag_reads", "learner_resume", "plants", "serving_families", "tokens_long_turns")
 }
 _LONG |= {f"test_{name}_ranks.py" for name in ("megatron", "objectives")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "step", "weights")}
