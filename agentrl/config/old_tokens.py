@@ -1,9 +1,10 @@
 """What a new run does by default where it may train tokens that are 8 iterations old or older: it
-drops those that the policy has left in the direction of their advantage.
+drops those that the policy has left in the direction of their advantage. From 16 iterations on the
+weight of a token is that of its sequence, too.
 
-The weight of `--use-tis` alone does not hold such a run up, and this does; on fresh tokens it does
-nothing (docs/results/staleness.md, ADR 0028). A run whose user gives any flag that `corrects`
-(`facts.py`) has what that flag says, and nothing else.
+The weight of each token alone does not hold such a run up, and this does; on fresh tokens it does
+nothing (docs/results/staleness.md, ADRs 0028 and 0031). A run whose user gives any flag that
+`corrects` (`facts.py`) has what that flag says, and nothing else.
 """
 
 from collections.abc import Mapping
@@ -16,11 +17,11 @@ from agentrl.config.fields import own_fields
 from agentrl.config.run import RunConfig
 from agentrl.shipped import ALGORITHMS
 
-__all__ = ["AGE", "REGION", "with_old_tokens"]
+__all__ = ["AGE", "FAR", "LEVEL", "REGION", "with_old_tokens"]
 
 #: Iterations. Of younger tokens nothing of the kind was measured.
-AGE = 8
-REGION = "negative"
+AGE, FAR = 8, 16
+REGION, LEVEL = "negative", "sequence"
 
 
 def with_old_tokens(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
@@ -39,12 +40,17 @@ def with_old_tokens(config: RunConfig, values: Mapping[str, Any]) -> tuple[RunCo
     ]
     if given:
         return config, [] if holds_old_tokens(config) else [_left_out(config, given)]
+    config = msgspec.structs.replace(config, trust_region=[REGION])
+    flags, age = f"--trust-region {REGION} is", AGE
+    if config.staleness_bound >= FAR:
+        config = msgspec.structs.replace(config, tis_level=LEVEL)
+        flags, age = f"--trust-region {REGION} and --tis-level {LEVEL} are", FAR
     note = (
-        f"tokens that are {config.staleness_bound} iterations old may be trained, so "
-        f"--trust-region {REGION} is on, the default from {AGE} iterations on; to choose a "
-        "correction yourself, give any of its flags, such as --use-tis"
+        f"tokens that are {config.staleness_bound} iterations old may be trained, so {flags} on, "
+        f"the default from {age} iterations on; to choose a correction yourself, give any of its "
+        "flags, such as --use-tis"
     )
-    return msgspec.structs.replace(config, trust_region=[REGION]), [note]
+    return config, [note]
 
 
 def _left_out(config: RunConfig, given: list[str]) -> str:

@@ -34,9 +34,9 @@ ABOUT = {
     "m2po": "M2PO's mask, on top of truncated token weights",
     "dppo": "DPPO's mask of probabilities, on top of token weights truncated at 5",
     "negative": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of truncated token weights: "
-    "the default where tokens may be 8 iterations old",
+    "the default from 8 iterations on",
     "negative-sequence": "tokens with A < 0 and pi / mu < 0.8 dropped, on top of weights of "
-    "sequences truncated at 2",
+    "sequences truncated at 2: the default from 16 iterations on",
     "vcpo": "VCPO: weights of sequences truncated at 8, its baseline, and smaller steps",
     "clip-mu": "PPO's clip, with mu in the place of pi_prox (`--use-rollout-logprobs`)",
     "age-mask": "no correction; tokens older than half the lag leave the loss",

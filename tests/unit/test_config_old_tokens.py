@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.command_line import Program, read_flags
-from agentrl.config.old_tokens import AGE, REGION
+from agentrl.config.corrections import about_corrections
+from agentrl.config.old_tokens import AGE, FAR, LEVEL, REGION
 from agentrl.config.resolve import layered
 from agentrl.config.run import RunConfig
+from agentrl.shipped import ALGORITHMS
 from benchmarks import staleness
 
+ROOT = Path(__file__).resolve().parents[2]
 OLD = ["--max-staleness", str(AGE)]
 
 
@@ -29,10 +32,39 @@ def resolve(*argv: str, program: Program = "train_async") -> tuple[RunConfig, li
 )
 def test_tokens_the_policy_has_left_are_dropped_where_they_may_be_old(flags: list[str]) -> None:
     config, (note,) = resolve(*flags)
-    assert config.trust_region == [REGION]
+    assert (config.trust_region, config.tis_level) == ([REGION], "token")
     assert note.startswith(
         f"tokens that are {AGE} iterations old may be trained, so --trust-region"
     )
+
+
+def within_noise(lag: int) -> str:
+    """What the page of the study says of arms at a lag."""
+    page = (ROOT / "docs" / "results" / "staleness.md").read_text(encoding="utf-8")
+    part = page.partition(f"\n## Lag {lag}\n")[2].partition("\n## ")[0]
+    (line,) = (line for line in part.splitlines() if line.startswith("- Shown to be within noise"))
+    return line
+
+
+@pytest.mark.parametrize("estimator", sorted(ALGORITHMS.places))
+def test_the_weight_is_that_of_a_sequence_where_they_may_be_very_old(estimator: str) -> None:
+    flags = ["--max-staleness", str(FAR), "--advantage-estimator", estimator]
+    config, (note,) = resolve(*flags)
+    assert (config.trust_region, config.tis_level) == ([REGION], LEVEL)
+    assert f"--tis-level {LEVEL} are on, the default from {FAR} iterations on" in note
+    assert not [*about_corrections(config)]
+
+
+def test_what_is_the_default_is_an_arm_of_the_study_within_noise() -> None:
+    for lag, arm in ((AGE, "negative"), (FAR, "negative-sequence")):
+        _, *flags = staleness.command(arm, lag, 1, Path("/runs/x"))
+        measured, _ = resolve(*flags)
+        config, _ = resolve("--max-staleness", str(lag))
+        named = ("trust_region", "tis_level", "tis_mode", "tis_clip", "use_tis")
+        assert [getattr(config, name) for name in named] == [
+            getattr(measured, name) for name in named
+        ]
+        assert f"`{arm}`" in within_noise(lag)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +111,5 @@ def test_an_arm_of_the_study_has_its_own_correction_alone() -> None:
     for name, arm in staleness.ARMS.items():
         _, *flags = staleness.command(name, 16, 1, Path("/runs/x"))
         config, _ = resolve(*flags)
-        assert config.trust_region == (
-            [arm.flags[1]] if arm.flags[:1] == ("--trust-region",) else []
-        )
+        at = arm.flags.index("--trust-region") + 1 if "--trust-region" in arm.flags else None
+        assert config.trust_region == ([] if at is None else [arm.flags[at]])
