@@ -18,6 +18,8 @@ _LONG = {
 }
 _LONG |= {f"test_{name}_ranks.py" for name in ("megatron", "objectives")}
 _LONG |= {f"test_megatron_{name}.py" for name in ("logprobs", "state_ranks", "step", "weights")}
+#: Of them, those whose cases take minutes each: processes share them.
+_BY_CASE = ("/test_plants.py", "/test_tokens_long_turns.py")
 #: Of the files that take turns, those that every day plays all the same.
 _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
 _DAILY |= {"test_learner_deaths.py", "test_durable.py"}  # of the fault lab
@@ -33,6 +35,7 @@ _LACKING = {
     "bubblewrap": re.compile(r"\bbwrap\b|bubblewrap"),
     "namespaces": re.compile(r"namespaces"),
     "a C compiler": re.compile(r"C compiler"),
+    r"the environment \1": re.compile(r"no environment (\w+) over"),
     "a package index": re.compile(r"package index"),
     "agentrl[dense]": re.compile(r"agentrl\[dense\]"),
     r"the package \1": re.compile(r"could not import '([\w.]+)'"),
@@ -61,14 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def piece_of(nodeid: str) -> str:
     """What a part of a session has whole, and one process plays: a file, or a case of one that
-    takes hours."""
+    takes an hour."""
     file = nodeid.partition("::")[0]
-    return nodeid if file.endswith("/test_plants.py") else file
+    return nodeid if file.endswith(_BY_CASE) else file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
-    """Of the processes of a session each has whole files, and plants are shared among them."""
+    """Of the processes of a session each has whole files, or cases of the longest."""
     if config.getvalue("dist") != "loadfile":
         return None
     scheduler = LoadFileScheduling(config, log)

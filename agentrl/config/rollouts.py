@@ -55,7 +55,8 @@ def loaded_files(config: RunConfig) -> list[Path]:
         raise DataError(
             f"{_LOAD} {template}: there is no file {missing[0]}"
             + (f", nor {len(missing) - 1} others" if missing[1:] else "")
-            + f"; {config.num_rollout or 1} are trained, from 1 on: --num-rollout says how many"
+            + "; iterations are counted from 1"
+            + (f", and --num-rollout says {config.num_rollout}" if config.num_rollout else "")
         )
     return files
 
