@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-__all__ = ["play_over", "python_over"]
+__all__ = ["is_played_over", "play_over", "python_over"]
 
 
 def python_over(name: str) -> str:
@@ -25,3 +26,12 @@ def play_over(name: str, *words: str) -> None:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout, done.stdout
+
+
+def is_played_over(name: str, package: str, request: pytest.FixtureRequest) -> bool:
+    """Whether the test that asks has just been played in the environment of that name, because the
+    package is not in this one."""
+    if find_spec(package) is not None:
+        return False
+    play_over(name, f"{request.path}::{request.node.name}")
+    return True

@@ -154,7 +154,7 @@ def huge(text: str, label: str, task: dict[str, Any]) -> float:
 async def test_a_reward_function_of_the_users_is_bounded() -> None:
     env = SingleTurnEnv(input_key="question", label_key="question", reward=f"{__name__}:huge")
     await env.reset(seed=0, task={"question": "?"})
-    with pytest.raises(EnvError, match=r"SingleTurnEnv\.score returned 1e\+308.* at most 1e\+06"):
+    with pytest.raises(EnvError, match=r"huge returned 1e\+308.* at most 1e\+06"):
         await env.step(AssistantTurn("word", [], None, "stop", 0))
 
 

@@ -85,7 +85,7 @@ def test_a_sample_says_what_it_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def mine(args, groups):\n    groups[0][0].status\n")
     cfg = RunConfig(rollout_sample_filter_path=f"{tmp_path}/mine.py")
     with pytest.raises(
-        HookError, match=r"a sample has no 'status' here: .*remove_sample.* alone \(\S*mine\.py:2\)"
+        HookError, match=r"a sample has no 'status' here: .* is given all of .* \(\S*mine\.py:2\)"
     ):
         train(cfg)
 
