@@ -229,18 +229,6 @@ class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     sampled: int = 0
 
 
-class JudgedGroup(msgspec.Struct, frozen=True):
-    """A group with its verdict: the `done` episodes with the rewards that the judge gave them, and
-    whether the filter kept it, with its reason. `mint`: the number of the group in the run, from 1.
-    """
-
-    mint: int
-    task: Task
-    episodes: list[EpisodeSummary]
-    kept: bool
-    reason: str = ""
-
-
 class PayloadRef(msgspec.Struct, frozen=True, array_like=True):
     """Where stored bytes lie: store name, segment number, offset, length and xxh3_64."""
 

@@ -10,6 +10,7 @@ any other is refused here, before anything starts, with its line and the line to
 imported that was not asked for. Claims of different owners on one name refuse each other.
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -39,6 +40,7 @@ __all__ = [
     "load",
     "load_file",
     "load_named",
+    "load_once",
     "place_in",
     "unknown",
     "watching",
@@ -76,7 +78,7 @@ class Signature:
         return f"({', '.join((*self.parameters, *named))})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind(Generic[T]):
     """A kind of thing that a flag names.
 
@@ -180,6 +182,12 @@ def load(kind: Kind[T], spec: str) -> T:
         if not (kind.flag and kind.is_function):
             raise
         raise ConfigError(f"{kind.flag} {spec}: {error}") from error
+
+
+@functools.cache
+def load_once(kind: Kind[T], spec: str) -> T:
+    """As `load`, once in a process: for what each episode asks for."""
+    return load(kind, spec)
 
 
 def load_named(kind: Kind[T], name: str) -> tuple[str, T] | None:

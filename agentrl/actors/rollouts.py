@@ -259,7 +259,7 @@ def _report(
 ) -> PlayedEpisode:
     """Raises EnvError when nothing was sampled, TokenError when tokens break an invariant."""
     if recorder.num_calls == 0:
-        asks = "; a function's tokens come from the /generate that args lead to"
+        asks = "; a function samples by /generate, at the address in its args"
         raise EnvError(
             f"the agent made no call that was answered ({reason}); there is no turn"
             f"{asks if isinstance(step, SampledStep) else ''}"

@@ -3,8 +3,7 @@
 import msgspec
 
 from agentrl.bounds import MAX_ANSWERS_CHARS
-from agentrl.types import JudgedGroup
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import Judge, JudgedGroup, Verdict
 
 __all__ = ["judged_group"]
 

@@ -164,7 +164,7 @@ def _none_failed(run: Path) -> str:
     rows = [episode.row for episode in read_facts(run, Choice(all=True))]
     if cut := [row.error for row in rows if row.outcome is None and row.error]:
         said += f"; {len(cut)} open ones were queued again ({one_line(cut[-1], _ERROR_CHARS)})"
-    return f"{said}; those of evaluations are told in {run / 'logs'}"
+    return f"{said}; {run / 'logs'} has those of evaluations"
 
 
 def _count(text: str) -> int:

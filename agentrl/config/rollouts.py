@@ -56,7 +56,7 @@ def loaded_files(config: RunConfig) -> list[Path]:
             f"{_LOAD} {template}: there is no file {missing[0]}"
             + (f", nor {len(missing) - 1} others" if missing[1:] else "")
             + "; iterations are counted from 1"
-            + (f", and --num-rollout says {config.num_rollout}" if config.num_rollout else "")
+            + (f", and --num-rollout asks for {config.num_rollout}" if config.num_rollout else "")
         )
     return files
 

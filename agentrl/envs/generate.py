@@ -42,11 +42,12 @@ from agentrl.envs.sample_rewards import SampleRewards
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_stand_in.rm_hub import judging
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
+from agentrl.envs.slime_stand_in.types import places
 from agentrl.errors import ConfigError, EngineError, EnvError
 from agentrl.slime_modules import GENERATE_STATE
 from agentrl.tokens.chat import Message
 from agentrl.types import EpisodeId, EpisodeSummary, SamplingParams
-from agentrl.user_code import Kind, Signature, hook, load
+from agentrl.user_code import Kind, Signature, hook, load_once
 
 __all__ = ["BatchChat", "GenerateEnv", "PromptChat", "generate_kind"]
 
@@ -151,7 +152,8 @@ class GenerateEnv(Rollout):
                 f"--env generate plays a function of yours: {_FLAG} path/to/file.py[:name]"
             )
         self.plays_batches = function is None
-        self.function = load(ROLLOUT_FUNCTIONS if self.plays_batches else generate_kind(), place)
+        kind = ROLLOUT_FUNCTIONS if self.plays_batches else generate_kind()
+        self.function = load_once(kind, place)
         self._rewards = SampleRewards(**reward)
         # A function that plays whole groups asks for their rewards itself.
         self.scores_groups = self._rewards.scores_groups and not self.plays_batches
@@ -274,8 +276,7 @@ class GenerateEnv(Rollout):
         made: Any = importlib.import_module("slime.utils.types").Sample
         group, index = 0, chat.episode.index
         if self.run_flags is not None and not self.is_evaluation:
-            group = chat.mint - 1
-            index += group * self.run_flags.n_samples_per_prompt
+            group, index = places(chat.mint, index, self.run_flags.n_samples_per_prompt)
         return made(
             group_index=group,
             index=index,

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError
 from agentrl.shipped import REWARDS as SHIPPED
 from agentrl.shipped import TOOLS as SHIPPED_TOOLS
 from agentrl.tools.tool import Tool
-from agentrl.user_code import Kind, Signature, hook, load
+from agentrl.user_code import Kind, Signature, hook, load, load_once
 
 __all__ = ["REWARDS", "TOOLS", "Reward", "load_reward", "load_shipped", "load_tool", "rewards"]
 
@@ -53,11 +53,11 @@ def load_tool(name: str) -> Tool[Any]:
     return found
 
 
-@functools.cache
 def load_reward(name: str) -> Reward:
     """The reward of a name, `pkg.module:function` (or dotted) or `path/to/file.py:function`; found
     once in a process. Raises ConfigError when there is none."""
-    return load(rewards(), name)
+    reward: Reward = load_once(rewards(), name)
+    return reward
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.envs.returned import read_samples
-from agentrl.user_code import Kind, Signature, hook, load
+from agentrl.user_code import Kind, Signature, hook, load_once
 
 __all__ = ["HOOKS", "seen_by"]
 
@@ -38,7 +38,7 @@ HOOKS: Kind[Callable[..., Any]] = hook(
 async def seen_by(place: str, args: Any, samples: list[Any], *, evaluation: bool) -> None:
     """Put what the function at `place` makes of samples in their place. Raises EnvError for what is
     no sample, and what it raises."""
-    function = load(HOOKS, place)
+    function = load_once(HOOKS, place)
     named = inspect.signature(function).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in named.values())
     told = {"rollout_id": None, "evaluation": evaluation}

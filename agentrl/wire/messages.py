@@ -322,6 +322,18 @@ class Judge(_Message, frozen=True, tag="judge"):
     episodes: list[EpisodeSummary]
 
 
+class JudgedGroup(msgspec.Struct, frozen=True):
+    """A group with its verdict: the `done` episodes with the rewards that the judge gave them, and
+    whether the filter kept it, with its reason. `mint`: the number of the group in the run, from 1.
+    """
+
+    mint: int
+    task: Task
+    episodes: list[EpisodeSummary]
+    kept: bool
+    reason: str = ""
+
+
 class TaskCredit(_Message, frozen=True, tag="task_credit"):
     """Send up to `num_tasks` more tasks, from position `cursor` on."""
 

@@ -9,7 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from agentrl.types import EpisodeSummary, JudgedGroup, Outcome, StopReason, Task
+from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
+from agentrl.wire.messages import JudgedGroup
 from tests.integration.paper_cluster import Play, playing
 
 MINE = """\

@@ -55,7 +55,7 @@ def test_a_hook_that_holds_the_interpreter_is_ended_too(
         argv = ["check-hook", "custom-rm-path", "mine.py:f", "--timeout", limit]
         assert main(argv) == 65
         err = capsys.readouterr().err
-        assert f"--custom-rm-path mine.py:f did not come to an end within {limit} s; a slow " in err
+        assert f"--custom-rm-path mine.py:f did not come to an end within {limit} s; --time" in err
         if "    f (mine.py:3)\n" in err:
             return
     pytest.fail(err)

@@ -13,6 +13,7 @@ from agentrl.envs.named import load_reward, load_tool
 from agentrl.envs.rewards.exact import exact
 from agentrl.errors import ConfigError
 from agentrl.tools.fetch import fetch
+from agentrl.user_code import load_once
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     yield written
     sys.modules.pop("brings_module", None)
     load_tool.cache_clear()
-    load_reward.cache_clear()
+    load_once.cache_clear()
 
 
 POINTS = """
@@ -117,7 +118,7 @@ def test_what_cannot_be_loaded_is_said(
 ) -> None:
     install(SOURCE, POINTS)
     load_tool.cache_clear()
-    load_reward.cache_clear()
+    load_once.cache_clear()
     with pytest.raises(ConfigError, match=message):
         load(name)
 

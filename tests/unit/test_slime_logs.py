@@ -1,9 +1,7 @@
 """Log functions of slime's users: what they are given, and what is taken of what they log."""
 
 import json
-import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, MAX_FIGURES, logged
-from agentrl.envs.slime_logs.process import MAX_LATE, AboutEvaluation, LogProcess
 from agentrl.envs.slime_logs.samples import ScoredEpisode, judged, keys_of, samples_of, scored
 from agentrl.envs.slime_stand_in.logging_utils import log
 from agentrl.envs.slime_stand_in.types import Sample
@@ -24,7 +21,6 @@ from agentrl.types import (
     EpisodeId,
     EpisodeSummary,
     GroupRows,
-    JudgedGroup,
     LeaseHeader,
     Outcome,
     PayloadRef,
@@ -34,7 +30,7 @@ from agentrl.types import (
     TrajectoryMeta,
     TrajectoryRow,
 )
-from agentrl.wire.messages import Logged
+from agentrl.wire.messages import JudgedGroup, Logged
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +97,18 @@ def test_a_printed_sample_says_what_it_is_and_looks_for_no_tokenizer(tmp_path: P
     assert repr(sample) == (
         "LoggedSample(group_index=0, index=0, response_length=4, reward=0.5, status=COMPLETED)"
     )
+
+
+def test_a_sample_with_tokens_can_be_written_as_json_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    lease(path, stops=[StopReason.TERMINATED])
+    (sample,) = samples_of(path, RunConfig(), str)
+    sample.turns = 2  # type: ignore[attr-defined]
+    found = json.loads(json.dumps(sample.to_dict()))
+    again = Sample.from_dict(found)
+    for name in ("tokens", "loss_mask", "rollout_log_probs", "response", "status", "turns"):
+        assert getattr(again, name) == getattr(sample, name)
+    assert not [name for name in found if name.startswith("_")]
 
 
 def mixture(**run: Any) -> RunConfig:
@@ -287,117 +295,6 @@ def test_a_file_that_ends_its_process_as_it_is_loaded_is_told(body: str, tmp_pat
 def test_log_is_refused_where_nothing_is_asked_to_log() -> None:
     with pytest.raises(RuntimeError, match=r"read within the functions of --custom-rollout-log"):
         log(None, {"a": 1})
-
-
-HANGING = """\
-import time
-
-calls = [0]
-
-def f(rollout_id, args, data, extra_metrics):
-    extra_metrics["calls"] = calls[0] = calls[0] + 1
-    if rollout_id:
-        open(args.custom_eval_rollout_log_function_path[:-2] + ".ready", "w").close()
-        time.sleep(600)
-"""
-
-
-@pytest.fixture
-def hanging(tmp_path: Path) -> Iterator[LogProcess]:
-    """Hangs in what is not iteration 0."""
-    (tmp_path / "mine.py").write_text(HANGING)
-    os.mkfifo(tmp_path / "mine.py.ready")
-    path = f"{tmp_path / 'mine.py'}:f"
-    process = LogProcess(RunConfig(custom_eval_rollout_log_function_path=path), tmp_path / "log")
-    yield process
-    process.close()
-
-
-def asked(process: LogProcess, iteration: int) -> Logged:
-    process.ask(AboutEvaluation(iteration, {}))
-    return process.answer(600.0)
-
-
-def hung(process: LogProcess, folder: Path) -> Logged:
-    process.ask(AboutEvaluation(1, {}))
-    (folder / "mine.py.ready").read_bytes()  # waits for the function
-    return process.answer(0.1)
-
-
-def test_one_that_hangs_is_killed_and_another_process_begins(
-    hanging: LogProcess, tmp_path: Path
-) -> None:
-    assert [asked(hanging, 0).figures for _ in range(2)] == [{"calls": 1.0}, {"calls": 2.0}]
-    told = hung(hanging, tmp_path).told
-    assert told.endswith(f"did not come to an end within 0.1 s; see {tmp_path / 'log'}")
-    assert 'mine.py", line 9 in f' in (tmp_path / "log").read_text()
-    assert asked(hanging, 0).figures == {"calls": 1.0}
-
-
-def test_one_that_hangs_again_and_again_is_not_called_any_more(
-    hanging: LogProcess, tmp_path: Path
-) -> None:
-    for _ in range(MAX_LATE):
-        assert "did not come to an end" in hung(hanging, tmp_path).told
-    found = asked(hanging, 0)
-    assert (found.figures, found.told.endswith("it hung 3 times in a row")) == ({}, True)
-
-
-ODD = """\
-import msgspec
-
-def f(rollout_id, args, data, extra_metrics):
-    if rollout_id:
-        msgspec.json.encode = lambda answer: b'{"figures": {"a": null}}'
-    extra_metrics.update(a=float("nan"), b=1)
-"""
-
-
-def test_an_answer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (path := tmp_path / "mine.py").write_text(ODD)
-    place = f"{path}:f"
-    process = LogProcess(RunConfig(custom_eval_rollout_log_function_path=place), tmp_path / "log")
-    try:
-        found = asked(process, 0)
-        assert (found.figures, "left out was a (nan)" in found.told) == ({"b": 1.0}, True)
-        told = asked(process, 1).told
-    finally:
-        process.close()
-    assert told.startswith(f"--custom-eval-rollout-log-function-path {place}: the function is ans")
-    assert "Expected `float`, got `null`" in told
-
-
-#: Leaves a process that holds the pipe of answers, until it is let go.
-LEAVING = """\
-import os, time
-
-def f(rollout_id, args, data, extra_metrics):
-    extra_metrics["calls"] = 1
-    path = args.custom_eval_rollout_log_function_path[:-2]
-    if rollout_id and not os.fork():
-        os.setsid()
-        open(path + ".ready", "w").close()
-        open(path + ".go").close()
-        os._exit(0)
-    if rollout_id:
-        time.sleep(600)
-"""
-
-
-def test_what_a_killed_process_leaves_behind_takes_no_later_answer(
-    hanging: LogProcess, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(LEAVING)
-    os.mkfifo(tmp_path / "mine.py.go")
-    before = {*threading.enumerate()}
-    assert "did not come to an end" in hung(hanging, tmp_path).told
-    (left,) = {*threading.enumerate()} - before
-    hanging.ask(AboutEvaluation(0, {}))
-    for asking in {*threading.enumerate()} - before - {left}:
-        asking.join()
-    (tmp_path / "mine.py.go").write_bytes(b"")
-    left.join()
-    assert hanging.answer(600.0).figures == {"calls": 1.0}
 
 
 def test_a_name_of_another_axis_is_shown_on_that_of_its_row() -> None:

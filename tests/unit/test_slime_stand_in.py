@@ -80,6 +80,16 @@ def test_a_sample_counts_what_engines_had_in_their_caches() -> None:
     sample.append_response_tokens(tokens=[5], log_probs=[-1.0], meta_info=answer)
     assert sample.prefix_cache_info.prefix_cache_hit_rate == 0.75
     assert (sample.spec_info.spec_accept_rate, sample.spec_info.spec_accept_length) == (0.0, 0.0)
+    drafted = {"spec_draft_token_num": 4, "spec_accept_token_num": 3, "spec_verify_ct": 2}
+    sample.append_response_tokens(
+        tokens=[6], log_probs=[-1.0], meta_info=answer | drafted | {"completion_tokens": 5}
+    )
+    assert (sample.spec_info.spec_accept_rate, sample.spec_info.spec_accept_length) == (0.75, 2.5)
+    again = Sample.from_dict(sample.to_dict())
+    assert (again.spec_info, again.prefix_cache_info) == (
+        sample.spec_info,
+        sample.prefix_cache_info,
+    )
 
 
 def test_a_class_has_one_object() -> None:

@@ -20,7 +20,7 @@ from agentrl.cli import train
 from agentrl.envs.named import load_reward, load_tool
 from agentrl.envs.registry import load_env
 from agentrl.errors import ConfigError
-from agentrl.user_code import Kind, load
+from agentrl.user_code import Kind, load, load_once
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +107,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     sys.modules.pop("users_code", None)
     load_tool.cache_clear()
-    load_reward.cache_clear()
+    load_once.cache_clear()
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)

@@ -110,7 +110,7 @@ def test_failed_episodes_are_found_without_knowing_their_group(
     ):
         assert cli.main(["view", run, "--failed", *choice]) == 0
         out, err = capsys.readouterr()
-        told = f"those of evaluations are told in {run}/logs"
+        told = f"{run}/logs has those of evaluations"
         assert (out, err) == ("", f"agentrl: {run} has no failed episode of training; {told}\n")
 
 
@@ -133,7 +133,7 @@ def test_where_nothing_failed_for_good_what_was_queued_again_is_told(
         (["--json"], "no episode yet"),
         (
             ["--failed"],
-            "no failed episode of training; those of evaluations are told in {run}/logs",
+            "no failed episode of training; {run}/logs has those of evaluations",
         ),
     ],
 )

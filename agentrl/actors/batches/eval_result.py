@@ -26,8 +26,8 @@ def sets_of(found: Any, who: str, size_of: Callable[[str], int]) -> dict[str, Sc
     data = getattr(found, "data", found)
     if not isinstance(data, Mapping) or not data:
         raise EnvError(
-            f"{who} returned {found!r:.80}; {_RETURN}. args.eval_datasets has the sets of "
-            "--eval-prompt-data and --eval-config alone"
+            f"{who} returned {found!r:.80}; {_RETURN}. args.eval_datasets holds only the "
+            "sets of --eval-prompt-data and --eval-config"
         )
     if len(data) > MAX_EVALUATIONS:
         raise EnvError(f"{who} returned {len(data)} sets; there may be {MAX_EVALUATIONS}")

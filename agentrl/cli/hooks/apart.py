@@ -60,7 +60,7 @@ def try_hook(hook: Hook, path: str, flags: list[str], limit_s: float) -> Tried:
 
 def _late(hook: Hook, path: str, limit_s: float, places: list[str]) -> Tried:
     where = ". It stands at\n" + "\n".join(f"    {place}" for place in places) if places else ""
-    late = f"did not come to an end within {limit_s:g} s; a slow one needs --timeout"
+    late = f"did not come to an end within {limit_s:g} s; --timeout gives it more"
     text = f"{hook.argv[-1]} {path} {late}{where}"
     return Tried([], text, HookError.exit_code)
 

@@ -26,13 +26,12 @@ from agentrl.errors import HookError
 from agentrl.rollout_file import Columns, Rollouts, write_rollouts
 from agentrl.types import (
     GroupRows,
-    JudgedGroup,
     LeaseHeader,
     PayloadRef,
     Task,
     TrajectoryRow,
 )
-from agentrl.wire.messages import Logged
+from agentrl.wire.messages import JudgedGroup, Logged
 
 __all__ = ["all_samples", "evaluation", "rollouts"]
 

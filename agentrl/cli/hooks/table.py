@@ -15,8 +15,8 @@ from agentrl.user_code import Kind, Signature, load
 
 __all__ = ["ELSEWHERE", "HOOKS", "Hook"]
 
-#: Names of parameters that hold the answers of a group where a single one has no `s`.
 _OF_ALGORITHM = "agentrl.cli.hooks.objective:trained"
+#: Names of parameters that hold the answers of a group where a single one has no `s`.
 _ONE = ("text", "sample", "prompt", "response")
 
 
@@ -125,7 +125,7 @@ HOOKS = {
         Hook(
             name="rollout-function-path",
             kind="agentrl.envs.rollout_function:ROLLOUT_FUNCTIONS",
-            called="one call after the other by the agent worker, for the groups that wait then",
+            called="one call after the other by the agent worker, for the groups that are due",
             returns="RolloutFnTrainOutput(samples, metrics) or a list of groups, each a list of "
             "samples: trained are tokens that were sampled",
             tries="agentrl.cli.hooks.worker:rollout",
@@ -151,7 +151,7 @@ HOOKS = {
             kind="agentrl.envs.sample_hooks:HOOKS",
             called="for each sample that a function of --custom-generate-function-path has played, "
             "before its reward, by the worker that played it",
-            returns="the sample; nothing stands for the one that it was given",
+            returns="the sample, or None for the one that it was given",
             tries="agentrl.cli.hooks.worker:generate",
         ),
         Hook(

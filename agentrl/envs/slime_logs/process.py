@@ -37,8 +37,7 @@ from agentrl.envs.slime_logs.samples import (
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import AgentRLError
 from agentrl.trial import child_of
-from agentrl.types import JudgedGroup
-from agentrl.wire.messages import Logged
+from agentrl.wire.messages import JudgedGroup, Logged
 
 __all__ = ["LIMIT_S", "AboutEvaluation", "AboutJudged", "AboutRollouts", "LogProcess"]
 

@@ -25,9 +25,10 @@ from agentrl.columns import EXCLUDED
 from agentrl.config.mixture import parts_of
 from agentrl.config.run import RunConfig
 from agentrl.envs.rows.keys import find, holds
-from agentrl.envs.slime_stand_in.types import Sample
+from agentrl.envs.slime_stand_in.types import Sample, places
 from agentrl.rollout_file import read_columns, read_rollouts
-from agentrl.types import GroupRows, JudgedGroup, SpanKind, StopReason, TrajectoryRow
+from agentrl.types import GroupRows, SpanKind, StopReason, TrajectoryRow
+from agentrl.wire.messages import JudgedGroup
 
 __all__ = [
     "JudgedSample",
@@ -293,10 +294,9 @@ class JudgedSample(ScoredSample):
 def judged(groups: Iterable[JudgedGroup], config: RunConfig) -> list[list[JudgedSample]]:
     """The samples of each group, in the order in which the run began the groups."""
     keys_in = _keys_of_parts(config)
-    found = []
+    found, size = [], config.n_samples_per_prompt
     for group in sorted(groups, key=lambda group: group.mint):
-        keys, place = keys_in(group.task.part), group.mint - 1
-        first = place * config.n_samples_per_prompt
+        keys, (place, first) = keys_in(group.task.part), places(group.mint, 0, size)
         episodes = [
             ScoredEpisode(
                 task=place,

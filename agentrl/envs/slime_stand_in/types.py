@@ -7,8 +7,8 @@ Whatever else a function writes to it is its own.
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 __all__ = ["Sample"]
 
@@ -29,9 +29,33 @@ _ENDED = {
 }
 
 
+class _Counts:
+    """Sums over the answers of a sample; `_told`: what an answer calls each that has another name
+    there."""
+
+    _told: ClassVar[Mapping[str, str]] = {}
+
+    def add(self, meta_info: Mapping[str, Any]) -> None:
+        """Count what an answer says."""
+        for name in self.to_dict():
+            more = meta_info.get(self._told.get(name, name), 0)
+            setattr(self, name, getattr(self, name) + more)
+
+    def to_dict(self) -> dict[str, int]:
+        """The sums by name."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, int]) -> Self:
+        """Those of which `to_dict` gave this."""
+        return cls(**data)
+
+
 @dataclass
-class _SpecInfo:
-    """Of speculative decoding: nothing here counts it."""
+class _SpecInfo(_Counts):
+    """Of speculative decoding, where engines do that."""
+
+    _told: ClassVar[Mapping[str, str]] = {"completion_token_num": "completion_tokens"}
 
     spec_accept_token_num: int = 0
     spec_draft_token_num: int = 0
@@ -50,8 +74,10 @@ class _SpecInfo:
 
 
 @dataclass
-class _PrefixCacheInfo:
+class _PrefixCacheInfo(_Counts):
     """Tokens of prompts, and those that an engine had in its cache."""
+
+    _told: ClassVar[Mapping[str, str]] = {"total_prompt_tokens": "prompt_tokens"}
 
     cached_tokens: int = 0
     total_prompt_tokens: int = 0
@@ -60,6 +86,12 @@ class _PrefixCacheInfo:
     def prefix_cache_hit_rate(self) -> float:
         """Their share."""
         return self.cached_tokens / (self.total_prompt_tokens or 1)
+
+
+def places(mint: int, index: int, size: int) -> tuple[int, int]:
+    """`group_index` and `index` of a sample: groups of `size` are counted through the run from 0,
+    where the run counts them from 1."""
+    return mint - 1, (mint - 1) * size + index
 
 
 @dataclass
@@ -103,13 +135,15 @@ class Sample:
 
     def to_dict(self) -> dict[str, Any]:
         """All that it has, what a function has written to it too."""
-        infos = {name: asdict(getattr(self, name)) for name in _INFOS}
-        return {**vars(self), "status": self.status.value, **infos}
+        names = dict.fromkeys([*(each.name for each in fields(Sample)), *vars(self)])
+        found = {name: getattr(self, name) for name in names if not name.startswith("_")}
+        infos = {name: found[name].to_dict() for name in _INFOS}
+        return {**found, "status": self.status.value, **infos}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Sample":
         """The sample of which `to_dict` gave this."""
-        infos = {name: kind(**data.get(name, {})) for name, kind in _INFOS.items()}
+        infos = {name: kind.from_dict(data.get(name, {})) for name, kind in _INFOS.items()}
         values = {**data, "status": _Status(data["status"]), **infos}
         known = {each.name for each in fields(Sample)}
         sample = Sample(**{name: value for name, value in values.items() if name in known})
@@ -159,9 +193,9 @@ class Sample:
             self._end(meta_info)
 
     def _end(self, meta_info: dict[str, Any]) -> None:
-        cache = self.prefix_cache_info
-        cache.cached_tokens += meta_info.get("cached_tokens", 0)
-        cache.total_prompt_tokens += meta_info.get("prompt_tokens", 0)
+        self.prefix_cache_info.add(meta_info)
+        if "spec_verify_ct" in meta_info:
+            self.spec_info.add(meta_info)
         if "weight_version" in meta_info:
             self.weight_versions.append(meta_info["weight_version"])
         if "finish_reason" in meta_info:
@@ -178,4 +212,7 @@ class Sample:
         return self.response_length if self.loss_mask is None else sum(self.loss_mask)
 
 
-_INFOS = {"spec_info": _SpecInfo, "prefix_cache_info": _PrefixCacheInfo}
+_INFOS: Mapping[str, type[_Counts]] = {
+    "spec_info": _SpecInfo,
+    "prefix_cache_info": _PrefixCacheInfo,
+}

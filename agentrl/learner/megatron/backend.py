@@ -8,6 +8,7 @@ the losses' gradients over ranks and micro-batches; nothing is averaged here.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -155,21 +156,9 @@ class MegatronBackend:
         total_steps: int | None,
         models: Collection[str],
     ) -> None:
-        self._layout = TokenLayout(
-            device=device,
-            context_size=self._settings.context_parallel_size,
-            context_rank=parallel_state.get_context_parallel_rank(),
-            multiple=(
-                self._settings.tensor_model_parallel_size
-                if self._settings.uses_sequence_parallel
-                else 1
-            ),
-            temperature=cfg.scoring_temperature,
-            vocab_size=self._described.architecture.vocab_size,
-            routes=self._routes,
-            equal_shares=self._settings.gathers_tokens,
-            is_exact=cfg.computes_exactly,
-        )
+        vocab_size = self._described.architecture.vocab_size
+        layout = TokenLayout.of_rank(cfg, self._settings, vocab_size, device)
+        self._layout = replace(layout, routes=self._routes, is_exact=cfg.computes_exactly)
         is_restored = cfg.is_continued and bool(iterations(root_of(cfg)))
         first = None if is_restored or brings_optimizer(cfg) else cfg.load
         self._passengers_dir = passengers_of(cfg, self._model_dir)

@@ -14,6 +14,8 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from agentrl.algorithms.rows import MicroBatch
+from agentrl.config.megatron import MegatronSettings
+from agentrl.config.run import RunConfig
 from agentrl.learner.megatron.mtp_targets import MtpTargets, mtp_targets
 from agentrl.learner.megatron.padding import PackedTokens
 from agentrl.learner.megatron.replay import FREE
@@ -43,6 +45,21 @@ class TokenLayout:
     routes: Routes | None = None
     equal_shares: bool = False
     is_exact: bool = False
+
+    @classmethod
+    def of_rank(
+        cls, cfg: RunConfig, settings: MegatronSettings, vocab_size: int, device: torch.device
+    ) -> "TokenLayout":
+        """That of this rank, whose groups are joined: with the usual sums, and no experts told."""
+        return cls(
+            device=device,
+            context_size=settings.context_parallel_size,
+            context_rank=parallel_state.get_context_parallel_rank(),
+            multiple=settings.tensor_model_parallel_size if settings.uses_sequence_parallel else 1,
+            temperature=cfg.scoring_temperature,
+            vocab_size=vocab_size,
+            equal_shares=settings.gathers_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,15 +186,7 @@ def _set_to_zero(tensors: Iterable[Tensor]) -> None:
 
 
 def _layout(cfg: RunConfig, settings: MegatronSettings, architecture: Architecture) -> TokenLayout:
-    return TokenLayout(
-        device=torch.device("cpu"),
-        context_size=settings.context_parallel_size,
-        context_rank=parallel_state.get_context_parallel_rank(),
-        multiple=settings.tensor_model_parallel_size if settings.uses_sequence_parallel else 1,
-        temperature=cfg.scoring_temperature,
-        vocab_size=architecture.vocab_size,
-        equal_shares=settings.gathers_tokens,
-    )
+    return TokenLayout.of_rank(cfg, settings, architecture.vocab_size, torch.device("cpu"))
 
 
 def _under_way(architecture: Architecture, settings: MegatronSettings) -> int:
