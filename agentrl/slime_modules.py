@@ -48,7 +48,7 @@ _PACKAGES = {
     *("slime.observability", "slime.backends", "slime.backends.megatron_utils"),
 }
 _INSTEAD = (
-    "agentrl stands in for what docs/agents.md lists; install slime, or write what you need of it "
+    "agentrl stands in for what docs/hooks.md lists; install slime, or write what you need of it "
     "into your file"
 )
 #: What marks `slime` as ours.

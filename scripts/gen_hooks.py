@@ -1,12 +1,17 @@
-"""Write the table of docs/hooks.md from the table of hooks (`agentrl/cli/hooks/table.py`).
+"""Write the tables of docs/hooks.md: hooks, from `agentrl/cli/hooks/table.py`, and what stands in
+for slime's modules, from `agentrl/slime_modules.py`.
 
 python -m scripts.gen_hooks            write the page
 python -m scripts.gen_hooks --check    exit 1 if it is not what this would write
 """
 
+import importlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentrl.cli.hooks.table import HOOKS, Hook
+from agentrl.slime_modules import MODULES
 from agentrl.user_code import Signature
 from scripts.pages import write_page
 
@@ -33,12 +38,21 @@ def row(hook: Hook) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
+def imports() -> Iterator[str]:
+    """A line for each of slime's modules, with the names that are there."""
+    for name, place in sorted(MODULES.items()):
+        names = ", ".join(f"`{each}`" for each in importlib.import_module(place).__all__)
+        yield f"| `{name}` | {names} |\n"
+
+
 def page(text: str) -> str:
-    """The page with its table written again."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    """The page with its tables written again."""
+    before, hooks, between, modules, after = re.split(f"({BEGIN}.*?{END})", text, flags=re.DOTALL)
     head = "| flag | ours | slime's | called | returns |\n| --- | --- | --- | --- | --- |\n"
-    return f"{before}{BEGIN}\n{head}{''.join(map(row, HOOKS.values()))}\n{END}{after}"
+    hooks = f"{BEGIN}\n{head}{''.join(map(row, HOOKS.values()))}\n{END}"
+    head = "| module | what is there |\n| --- | --- |\n"
+    modules = f"{BEGIN}\n{head}{''.join(imports())}\n{END}"
+    return f"{before}{hooks}{between}{modules}{after}"
 
 
 if __name__ == "__main__":

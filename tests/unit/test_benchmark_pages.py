@@ -135,6 +135,13 @@ def test_the_chooser_of_corrections_says_what_old_tokens_cost() -> None:
     }.items():
         below = found[f"{arm}, lag 8: mean below on-policy"]
         assert said.format(below) in text
+    arms = ("negative", "sequence", "dppo", "negative-sequence")
+    at_16 = [found[f"{arm}, lag 16: mean below on-policy"] for arm in arms]
+    said = (
+        "At age 16 the first two lay {:.2f} and {:.2f} below, which is more than noise, and `dppo` "
+        "{:.2f} (three seeds). Both of the first two together lay {:.2f} below, within noise"
+    )
+    assert said.format(*at_16) in text
 
 
 def test_the_readme_counts_kills_and_speed_as_measured() -> None:

@@ -162,7 +162,7 @@ def test_args_know_how_many_devices_generate(flags: dict[str, Any], devices: int
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("from slime.rollout.sglang_rollout import generate_and_rm_group", "docs/agents.md lists"),
+        ("from slime.rollout.sglang_rollout import generate_and_rm_group", "docs/hooks.md lists"),
         ("from slime.utils.types import post", "it is in slime.utils.http_utils"),
         ("import slime.utils.http_util", "did you mean slime.utils.http_utils"),
     ],

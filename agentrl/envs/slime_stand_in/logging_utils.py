@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["log", "taking"]
+__all__ = ["log"]
 
 _taken: list[Mapping[str, Any]] | None = None
 

@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.config.args import Args
 from agentrl.envs.slime_stand_in.processing_utils import load_tokenizer
 
-__all__ = ["GenerateState", "get_model_url", "tokenizer_of"]
+__all__ = ["GenerateState", "get_model_url"]
 
 
 _POLICY = ("actor", "default")
