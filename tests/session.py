@@ -24,7 +24,7 @@ _BY_CASE = ("/test_plants.py", "/test_tokens_long_turns.py")
 _DAILY = {f"test_{name}.py" for name in ("real_loop", "serving_engines", "megatron_ranks")}
 _DAILY |= {"test_learner_deaths.py", "test_durable.py"}  # of the fault lab
 #: Days until each of the others has been played.
-_TURNS = 6
+_TURNS = 7
 #: Cases of one test that a day plays at most, where cases take seconds: in these folders, and in
 #: files that are marked as slow. A list that a file itself cuts by the day is no longer.
 _CASES = 12

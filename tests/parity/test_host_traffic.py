@@ -33,8 +33,8 @@ STEP: Counter[tuple[str, str]] = Counter(
     {
         ("agentrl.learner.measures._read", "tolist"): 1,
         (f"{MEGATRON}.attention.lengths_of", "tolist"): 1,
+        (f"{MEGATRON}.laid_out._lengths", "tolist"): 1,
         (f"{MEGATRON}.passes.backward_pass", "_local_scalar_dense"): 1,
-        (f"{MEGATRON}.passes._lengths", "tolist"): 1,
         (f"{MEGATRON}.rotary._positions_of", "repeat_interleave"): 1,
         ("megatron.core.optimizer.clip_grads.get_grad_norm_fp32", "_local_scalar_dense"): 1,
         ("megatron.core.utils.local_multi_tensor_l2_norm", "_local_scalar_dense"): 1,
