@@ -101,13 +101,18 @@ def silu(x: Tensor) -> Tensor:
 
 
 def label_logprobs(
-    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, temperature: float
+    hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, temperature: float | Tensor
 ) -> Tensor:
-    """[T], as `logprobs` gives them of the logits that an output layer makes."""
+    """[T], as `logprobs` gives them of the logits that an output layer makes, at a temperature of
+    all tokens or of each, [T]."""
     rows = max(1, _LOGITS_ELEMENTS // len(weight_VH))
-    parts = zip(torch.split(hidden_TH, rows), torch.split(labels_T, rows), strict=True)
-    heat = torch.tensor(temperature)
-    return torch.cat([logprobs(product(hidden, weight_VH), own, heat) for hidden, own in parts])
+    heat_T = torch.as_tensor(temperature, dtype=torch.float32).expand(len(labels_T))
+    parts = zip(
+        *(torch.split(each, rows) for each in (hidden_TH, labels_T, heat_T[:, None])), strict=True
+    )
+    return torch.cat(
+        [logprobs(product(hidden, weight_VH), own, heat) for hidden, own, heat in parts]
+    )
 
 
 def logprobs(logits_TV: Tensor, labels_T: Tensor, temperature: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from agentrl.algorithms.sft import Sft
 from agentrl.config.fields import own_fields
 from agentrl.config.first_weights import about_reference
 from agentrl.config.flags.objective import ObjectiveFlags
+from agentrl.config.mixture import temperatures
 from agentrl.config.objective import about_critic
 from agentrl.config.rates import about_critics_rate
 from agentrl.config.run import RunConfig
@@ -171,6 +172,12 @@ def _require_whole_logits(cfg: RunConfig) -> None:
             f"{loss} reads logits, and --context-parallel-size {cfg.context_parallel_size} has "
             "ranks share the tokens of a sequence; make it 1, or write the loss as "
             "fn(micro_batch, logprobs_T, entropy_T), which is given those of all tokens"
+        )
+    if temperatures(cfg):
+        raise ConfigError(
+            f"{loss} reads logits, which it would divide by one temperature, and parts of --env-mix"
+            " have their own; give them one, or write the loss as "
+            "fn(micro_batch, logprobs_T, entropy_T), which is given log-probabilities of them"
         )
     if cfg.computes_exactly:
         raise ConfigError(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOG_RATIO_LIMIT",
     "TAKEN",
+    "TEMPERATURES",
     "Credit",
     "Level",
     "LossFn",
@@ -42,12 +43,14 @@ __all__ = [
     "num_turns",
 ]
 
+#: Where parts of a mixture are sampled at temperatures of their own, that of each token: float32.
+TEMPERATURES = "temperatures"
 #: Columns that rows have without being asked, or that a pass or the default advantages give them:
 #: no optional column of a trajectory is called so.
 TAKEN = frozenset(
     {"weights", "mask", "sampled", "scored", "mu", "ages", "turns", "demonstrated", "prox"}
     | {"cached", "reference", "teacher", "values", "advantages", "returns", "kept", "pg_weights"}
-    | {"shares", CACHE_VERSIONS.name, EXCLUDED.name, *COLUMNS}
+    | {"shares", TEMPERATURES, CACHE_VERSIONS.name, EXCLUDED.name, *COLUMNS}
 )
 #: Log-ratios are clamped to +- this before exp, so that no ratio overflows.
 LOG_RATIO_LIMIT = 20.0
@@ -134,8 +137,9 @@ class MicroBatch:
     position of a sequence (whose log-probability means nothing). positions_T: int64 position in
     its own sequence. cu_seqlens: int32 [num_sequences + 1], starts of the sequences and T.
     columns: tensors of shape (T, ...) aligned with `labels_T`, by name. Only the loss reads them,
-    but for `scored` (bool): where it is false the loss will not read log-probability and entropy,
-    and a backend may give 0. Without it all are scored.
+    but for two. `scored` (bool): where it is false the loss will not read log-probability and
+    entropy, and a backend may give 0; without it all are scored. `temperatures`: what a backend
+    divides the logits of each token by; without it that is the temperature of the run.
     """
 
     tokens_T: Tensor

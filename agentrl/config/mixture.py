@@ -37,7 +37,7 @@ from agentrl.config.entries import (
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import about_unread
 
-__all__ = ["FLAG", "MixPart", "parts_of", "shares", "turns", "ways_of"]
+__all__ = ["FLAG", "MixPart", "parts_of", "shares", "temperatures", "turns", "ways_of"]
 
 FLAG = "--env-mix"
 
@@ -46,11 +46,11 @@ _FLAGS = {
     **{f"max_{key}_len": f"rollout_max_{key}_len" for key in ("response", "context", "prompt")},
     **{key: key for key in ("prompt_data", "data_source_path", "rm_type", "rm_url", "group_rm")},
     **{key: key for key in ("input_key", "label_key", "tool_key", "reward_key")},
+    "temperature": "rollout_temperature",
     **SHARED_KEYS,
 }
 #: Keys that one may expect, and why no part has one of its own.
 _OF_RUN = {
-    "temperature": "the learner scores all tokens at one: give --rollout-temperature",
     "top_p": "training needs the probabilities of all tokens (--rollout-top-p 1)",
     "min_p": "training needs the probabilities of all tokens",
     "top_k": "training needs the probabilities of all tokens (--rollout-top-k -1)",
@@ -102,6 +102,13 @@ def parts_of(config: RunConfig) -> list[MixPart]:
 def ways_of(config: RunConfig) -> list[RunConfig]:
     """The flags under which tasks of this run are played: of each part, or of the run."""
     return [part.config for part in parts_of(config)] or [config]
+
+
+def temperatures(config: RunConfig) -> dict[str, float]:
+    """By part, what the learner divides the logits of its tokens by; empty where that is
+    `RunConfig.scoring_temperature` for all."""
+    found = {part.name: part.config.scoring_temperature for part in parts_of(config)}
+    return found if {*found.values()} - {config.scoring_temperature} else {}
 
 
 def shares(weights: Sequence[Sequence[Point]], iteration: float) -> list[float]:

@@ -8,7 +8,7 @@ from agentrl.config.corrections import about_corrections, notes_on_corrections
 from agentrl.config.run import RunConfig
 from agentrl.visible import shown_url
 
-__all__ = ["about_critic", "about_objective", "notes_on_objective"]
+__all__ = ["about_critic", "about_objective", "about_served_temperature", "notes_on_objective"]
 
 
 def about_objective(config: RunConfig) -> Iterator[str]:
@@ -81,7 +81,6 @@ def _about_teacher(config: RunConfig) -> Iterator[str]:
 
 
 def _about_served_teacher(config: RunConfig) -> Iterator[str]:
-    """A server tells what it is asked at temperature 1."""
     if config.rm_url is None:
         yield (
             "--opd-type sglang needs --rm-url: the SGLang server whose model is the teacher, as in "
@@ -89,7 +88,13 @@ def _about_served_teacher(config: RunConfig) -> Iterator[str]:
         )
     elif not config.rm_url.startswith(("http://", "https://")):
         yield f"--rm-url {shown_url(config.rm_url)}: an address is wanted, as in http://127.0.0.1:13141"
-    if config.scoring_temperature != 1:
+    yield from about_served_temperature(config)
+
+
+def about_served_temperature(config: RunConfig) -> Iterator[str]:
+    """A teacher that is served tells what it is asked at temperature 1. Each part of a mixture has
+    a temperature."""
+    if config.has_served_teacher and config.scoring_temperature != 1:
         yield (
             f"--rollout-temperature {config.rollout_temperature:g} with --opd-type sglang: a served"
             " teacher tells its log-probabilities at temperature 1, and the policy's would be "

@@ -6,7 +6,7 @@ what to do. What the rooms alone can judge (an Env's arguments, a Megatron layou
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.config.asynchrony import about_asynchrony, notes_on_asynchrony
@@ -30,7 +30,11 @@ from agentrl.config.megatron import MegatronSettings, notes_on_settings
 from agentrl.config.mixture import FLAG as MIX
 from agentrl.config.mixture import MixPart, parts_of
 from agentrl.config.model import ModelSummary, read_model
-from agentrl.config.objective import about_objective, notes_on_objective
+from agentrl.config.objective import (
+    about_objective,
+    about_served_temperature,
+    notes_on_objective,
+)
 from agentrl.config.port_range import about_port_range
 from agentrl.config.profiling import about_profiling
 from agentrl.config.rates import about_rates
@@ -65,7 +69,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
     ways = [part.config for part in parts]
     refused = [
         *wrong,
-        *about_unread(config, said or {}, ways),
+        *(() if wrong else about_unread(config, said or {}, ways)),
         *about_refused("sglang", config.sglang, device),
         *about_refused("router", config.router),
         *_about_batch(config),
@@ -120,6 +124,7 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
         gather(check_sets, check_model, lambda: _check_settings(config))
     return [
         *_notes(config),
+        *_notes_on_parts(config, parts),
         *notes_on_evaluations(config, sets),
         *notes,
         *notes_on_unread(config, said or {}, ways),
@@ -326,9 +331,25 @@ def _parts(config: RunConfig) -> tuple[list[MixPart], list[str]]:
         return [], str(error).splitlines()
 
 
+def _notes_on_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
+    """How a part is sampled, where that is its own."""
+    usual = [*notes_on_sampling(config)]
+    return [
+        f"{part.whose}: {line}"
+        for part in parts
+        for line in notes_on_sampling(part.config)
+        if line not in usual
+    ]
+
+
 def _about_part(part: MixPart, model: ModelSummary) -> Iterator[str]:
     """What the flags of one part make impossible, and rows that are not there."""
-    for line in (*about_sampling(part.config), *about_lengths(part.config, model)):
+    own = part.config
+    for line in (
+        *about_sampling(own),
+        *about_served_temperature(own),
+        *about_lengths(own, model),
+    ):
         yield f"{part.whose}: {line}"
     if part.config.prompt_data is not None:
         for line in _about_file("--prompt-data", part.config.prompt_data):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from agentrl.algorithms.base import Algorithm
-from agentrl.algorithms.rows import MicroBatch, Row
+from agentrl.algorithms.rows import TEMPERATURES, MicroBatch, Row
 from agentrl.columns import CACHE_VERSIONS, EXCLUDED, Column
 from agentrl.errors import DataError
 from agentrl.learner.packing import first_fit_decreasing
@@ -50,13 +50,15 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 class BatchRules:
     """What decides which tokens are trained in iteration `number`: lineage and bounds for those
     that were sampled, `kept` (bool under each label) in trajectories that a function of the user's
-    took tokens out of, and the algorithm among what these leave."""
+    took tokens out of, and the algorithm among what these leave. `temperatures`: as
+    `agentrl.config.mixture.temperatures` gives them."""
 
     number: int
     lineage: Lineage
     algorithm: Algorithm
     of_backend: tuple[Column, ...] = ()
     kept: Mapping[PayloadRef, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    temperatures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -126,6 +128,8 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
     if not sampled. turns: int16, -1 in the prompt. cached, where engines keep caches over pushes:
     int32, by how many versions what the turn read may be older than its weights; -1 if not known.
 
+    temperatures, where parts of a mixture have their own: float32.
+
     Of a dialogue that is shown: mask, scored, weights, and demonstrated: bool. Of both: what the
     algorithm needs, filled where the trajectory has none of it.
     """
@@ -149,6 +153,9 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
         columns["scored"] = columns["mask"]
         return TrainSequence(row, None)
     reasons_L = _played(row, trajectory, rules)
+    if rules.temperatures:
+        heat = rules.temperatures[planned.part]
+        columns[TEMPERATURES] = np.full(length, heat, dtype=np.float32)
     _narrow(row, algorithm)
     columns["scored"] = columns["sampled"] | algorithm.needs.all_labels
     columns["scored"][-1] = False

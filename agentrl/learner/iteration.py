@@ -14,6 +14,7 @@ import torch
 from agentrl.algorithms.base import PASSES, Algorithm, Needs
 from agentrl.algorithms.mismatch import with_mismatch
 from agentrl.algorithms.rows import LossFn, Row
+from agentrl.config.mixture import temperatures
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.agreement import require_same
@@ -96,7 +97,14 @@ def train_lease(
         "clock or an unseeded generator does not",
     )
     shards = [plan.shards[backend.data_parallel_rank] for plan in plans]
-    rules = BatchRules(header.number, lineage, algorithm, backend.columns, lease.kept)
+    rules = BatchRules(
+        number=header.number,
+        lineage=lineage,
+        algorithm=algorithm,
+        of_backend=backend.columns,
+        kept=lease.kept,
+        temperatures=temperatures(algorithm.cfg),
+    )
     loaded = _load(shards, rules, fetch)
     steps = [
         pack([sequence.row for sequence in sequences], algorithm.cfg.micro_batch_tokens)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agentrl.algorithms.base import Algorithm, credits_of
 from agentrl.algorithms.role_rewards import require_role_level
-from agentrl.algorithms.rows import Credit, first_turns
+from agentrl.algorithms.rows import Credit, facts_of, first_turns
 from agentrl.errors import DataError
 from agentrl.learner.packing import balance, split_evenly
 from agentrl.types import EpisodeId, GroupRows, LeaseHeader, TrajectoryRow
@@ -23,15 +23,16 @@ __all__ = ["PlannedRow", "StepPlan", "plan_iteration"]
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
     """One trajectory to train: its credit, the weight of each of its trained tokens in the step's
-    loss (the reciprocal of the global denominator), how many turns came before it, and what it
-    counts for as a whole: the reciprocal of the step's episodes, or of its tokens where these
-    are averaged."""
+    loss (the reciprocal of the global denominator), how many turns came before it, what it
+    counts for as a whole (the reciprocal of the step's episodes, or of its tokens where these
+    are averaged), and which part of a mixture it is of."""
 
     row: TrajectoryRow
     credit: Credit
     weight: float
     first_turn: int = 0
     share: float = 1.0
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def _plan_step(
         require_role_level(algorithm.cfg, group)
         credits = dict(zip(group.episodes, credits_of(algorithm, group), strict=True))
         per_episode = _targets_by_episode(group, algorithm)
+        part = facts_of(group)[0].part if group.episodes else ""
         for row, first_turn in zip(group.trajectories, first_turns(group), strict=True):
             credit = credits[row.episode].of(row.meta.role)
             is_counted_alone = credit.skip or row.episode in removed
@@ -90,7 +92,9 @@ def _plan_step(
             else:
                 denominator = num_episodes * per_episode[row.episode]
             whole = num_targets if algorithm.cfg.calculate_per_token_loss else num_episodes
-            planned.append(PlannedRow(row, credit, 1.0 / denominator, first_turn, 1.0 / whole))
+            planned.append(
+                PlannedRow(row, credit, 1.0 / denominator, first_turn, 1.0 / whole, part)
+            )
     together = _together(planned, algorithm.needs.whole_episodes)
     lengths = [sum(item.row.meta.num_tokens for item in items) for items in together]
     shards = [

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
-#: Nodes of one machine have one address; Ray tells them apart by id.
+#: Nodes of one machine have one address; Ray tells them apart by id. Its arguments: how many there
+#: are, and GPUs of each.
 CLUSTER = """
 import sys
 from contextlib import ExitStack
@@ -23,9 +24,10 @@ from agentrl.cluster.own_ray import patient_start
 from ray.cluster_utils import Cluster
 patience = ExitStack()
 patience.enter_context(patient_start(900))
-of_node = {"num_cpus": 1, "num_gpus": 2, "object_store_memory": 80 * 1024**2}
+count, gpus = map(int, sys.argv[1:] or (3, 2))
+of_node = {"num_cpus": 1, "num_gpus": gpus, "object_store_memory": 80 * 1024**2}
 cluster = Cluster(initialize_head=True, head_node_args={**of_node, "include_dashboard": False})
-nodes = [cluster.add_node(wait=False, **of_node) for _ in range(2)]
+nodes = [cluster.add_node(wait=False, **of_node) for _ in range(count - 1)]
 cluster.wait_for_nodes(timeout=600)
 print(cluster.address, flush=True)
 for line in sys.stdin:

@@ -24,6 +24,7 @@ eval = [{name = "heldout"}]
 name = "games"
 env = "guess"
 max_turns = 2
+temperature = 0.6
 eval = [{name = "few", path = "games.jsonl"}]
 
 [[parts]]
@@ -32,6 +33,7 @@ env = "single-turn"
 prompt_data = "sums.jsonl"
 rm_type = "math"
 max_response_len = 16
+temperature = 1.3
 stop = ["</answer>"]
 """
 
@@ -60,6 +62,9 @@ def test_one_run_trains_on_three_envs(tmp_path: Path) -> None:
             groups[part] += int(line.get(f"rollout/part/{part}/num_groups", 0))
     assert groups.total() == 16
     assert groups["asked"] > groups["games"] > 0 < groups["sums"]
+    gaps = [line["train/mismatch_kl"] for line in metrics if "train/mismatch_kl" in line]
+    assert gaps
+    assert max(map(abs, gaps)) < 1e-4  # the learner scores each part at its own temperature
     scored = {name for line in told for name in line.get("eval", {})}
     assert scored == {"asked-heldout", "games-few"}
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentrl.algorithms.rows import MicroBatch, Outputs
+from agentrl.algorithms.rows import TEMPERATURES, MicroBatch, Outputs
 from agentrl.columns import Column
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
@@ -101,6 +101,13 @@ def with_routes(batch: MicroBatch, columns: Sequence[Column], seed: str) -> Micr
     return replace(batch, columns=found)
 
 
+def with_temperatures(batch: MicroBatch) -> MicroBatch:
+    """With a temperature for each sequence, as parts of a mixture have them."""
+    sizes = batch.cu_seqlens.diff()
+    heat_T = (0.6 + 0.3 * torch.arange(len(sizes))).repeat_interleave(sizes)
+    return replace(batch, columns={**batch.columns, TEMPERATURES: heat_T})
+
+
 def play(backend: TrainBackend, target: Path) -> None:
     """Take this rank's part of `STEPS` and of a step that cannot be taken; write to `target`-RANK.*
     the first step's log-probabilities that are read, the last weights and everything else seen;
@@ -115,6 +122,8 @@ def play(backend: TrainBackend, target: Path) -> None:
             if share % backend.data_parallel_size == backend.data_parallel_rank
         }
         own = {name: with_routes(batch, backend.columns, name) for name, batch in own.items()}
+        if step > 0:
+            own = {name: with_temperatures(batch) for name, batch in own.items()}
         found = backend.run("policy", list(own.values()))
         masks = [batch.columns["mask"] for batch in own.values()]
         logprobs |= {k: f * mask for k, f, mask in zip(own, found, masks, strict=True)}

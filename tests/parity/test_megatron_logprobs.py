@@ -1,6 +1,7 @@
 """One process: log-probabilities and logits of megatron-core's model against those of transformers,
 at every temperature, and those of the reference."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
 from agentrl.models.registry import families
+from tests.parity.jobs import with_temperatures
 from tests.parity.one_process import Open, open_backend
 from tests.slices import of_the_day
 
@@ -89,6 +91,29 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(
     log_p = (model(batch.tokens_T[None]).logits[0] / 0.7).log_softmax(-1)
     wanted = log_p.gather(-1, batch.labels_T[:, None])[:, 0].detach()
     assert float((found - wanted).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("is_exact", [False, True], ids=["usual", "exact"])
+def test_each_sequence_may_have_a_temperature_of_its_own(
+    is_exact: bool, hf_model: Any, packed: Any, open_backend: Open
+) -> None:
+    """Parts of a mixture are sampled at their own."""
+    model, directory = hf_model("qwen3")
+    sizes = [12, 1, 30, 7]
+    whole = with_temperatures(packed(sizes, 2))
+    scored = torch.rand(len(whole.tokens_T), generator=torch.Generator().manual_seed(6)) < 0.7
+    batch = replace(whole, columns={**whole.columns, "scored": scored})
+    (found,) = open_backend(directory, true_on_policy_mode=is_exact).run("policy", [batch])
+    wanted = []
+    sequences = zip(
+        *(torch.split(each, sizes) for each in (batch.tokens_T, batch.labels_T)),
+        (0.6, 0.9, 1.2, 1.5),
+        strict=True,
+    )
+    for tokens, labels, temperature in sequences:
+        log_p = (model(tokens[None]).logits[0] / temperature).log_softmax(-1)
+        wanted.append(log_p.gather(-1, labels[:, None])[:, 0].detach())
+    assert float((found - torch.cat(wanted))[scored].abs().max()) < 1e-5
 
 
 def test_the_reference_is_scored_at_the_temperature_too(

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from agentrl.algorithms.base import Algorithm
 from agentrl.algorithms.load import load_algorithm
-from agentrl.algorithms.rows import TAKEN, Credit, Row, first_turns, num_turns
+from agentrl.algorithms.rows import (
+    TAKEN,
+    TEMPERATURES,
+    Credit,
+    Row,
+    first_turns,
+    num_turns,
+)
 from agentrl.columns import CACHE_VERSIONS, COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
@@ -25,6 +32,7 @@ from agentrl.learner.plan import PlannedRow, plan_iteration
 from agentrl.learner.rows import decode_trajectory
 from agentrl.lineage import Lineage
 from agentrl.types import (
+    EpisodeFacts,
     EpisodeId,
     GroupRows,
     LeaseHeader,
@@ -139,6 +147,25 @@ def test_tokens_are_told_by_how_much_the_cache_that_they_read_may_be_older() -> 
     columns = build_sequence(PlannedRow(row, Credit(1.0), 1.0), trajectory, kept).row.columns
     assert columns["cached"].tolist() == [-1, 0, 1, -1, 0, -1, -1, -1]
     assert "cached" not in example_sequence().row.columns
+
+
+def test_tokens_of_a_part_bring_the_temperature_of_their_part() -> None:
+    parts = {"cool": 0.5, "hot": 1.5}
+    groups = [
+        replace(group, facts=[EpisodeFacts(part=part)] * 2)
+        for group, part in zip(header_of([[[3], [3]], [[2], [2]]]).groups, parts, strict=True)
+    ]
+    usual = rules()
+    chosen = BatchRules(usual.number, usual.lineage, usual.algorithm, temperatures=parts)
+    (plan,) = plan_iteration(LeaseHeader(number=3, groups=groups), chosen.algorithm, 1)
+    found = {}
+    for planned in plan.shards[0]:
+        size = planned.row.meta.num_sampled
+        trajectory = decode_trajectory(planned.row, buffers_of(response(size)))
+        found[planned.part] = build_sequence(planned, trajectory, chosen).row.columns
+    assert {*found["cool"][TEMPERATURES].tolist()} == {0.5}
+    assert found["hot"][TEMPERATURES].tolist() == [1.5] * 4
+    assert TEMPERATURES not in example_sequence().row.columns
 
 
 def test_what_the_env_excluded_is_not_trained_and_nothing_else_changes() -> None:

@@ -112,6 +112,27 @@ def test_bf16_has_float32_scores_and_bf16_gradients(block: int, group: dist.Proc
     assert [each.grad.dtype for each in mine if each.grad is not None] == [torch.bfloat16] * 2
 
 
+@pytest.mark.parametrize("block", [1, 3 * 9_000, 1 << 26], ids=["rows", "blocks", "one block"])
+def test_each_token_may_have_a_temperature_of_its_own(block: int, group: dist.ProcessGroup) -> None:
+    """Those of a mixture's parts: values and gradients, of hidden states and of given logits."""
+    hidden, weight, labels = drawn(rows=8, vocab=9_000, width=5)
+    heat = torch.linspace(0.5, 2.0, 8)
+    mine = (hidden.clone().requires_grad_(), weight.clone().requires_grad_())
+    theirs = (hidden.double().requires_grad_(), weight.double().requires_grad_())
+    given = (hidden @ weight.t()).requires_grad_()
+    whole = theirs[0] @ theirs[1].t()
+    whole.retain_grad()
+    found = logprobs_and_entropy(*mine, labels, group, heat, block_elements=block)
+    of_given = scores_of_logits(given, labels, group, heat)
+    wanted = reference(whole / heat.double()[:, None], labels)
+    for scores in (found, of_given, wanted):
+        torch.autograd.backward(scores[0].square().sum() + 0.3 * scores[1].pow(3).sum())
+    for ours, theirs_, exact in zip(found, of_given, wanted, strict=True):
+        assert torch.allclose(ours.double(), exact, atol=1e-4, rtol=1e-5)
+        assert torch.allclose(theirs_.double(), exact, atol=1e-4, rtol=1e-5)
+    assert_same_gradients((*mine, given), (*theirs, whole))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_temperature_costs_no_precision(dtype: torch.dtype, group: dist.ProcessGroup) -> None:
     """Logits of a peaked policy, of which a division in bf16 would lose 0.01 nats in the mean."""

@@ -52,6 +52,7 @@ __all__ = ["rows"]
         ("max_response_len", 40, "rollout_max_response_len"),
         ("max_context_len", 200, "rollout_max_context_len"),
         ("max_prompt_len", 100, "rollout_max_prompt_len"),
+        ("temperature", 0.7, "rollout_temperature"),
         ("stop", ["</a>"], "rollout_stop"),
         ("stop_token_ids", [5], "rollout_stop_token_ids"),
         ("input_key", "label", "input_key"),

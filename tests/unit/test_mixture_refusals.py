@@ -30,7 +30,7 @@ def test_a_flag_that_one_part_reads_is_read() -> None:
 
 def test_all_that_a_part_cannot_be_told_is_refused_at_once() -> None:
     said = refused(
-        rows_part(temperature=0.7, top_p=0.9, max_turn=3),
+        rows_part(n_samples_per_prompt=2, top_p=0.9, max_turn=3),
         rows_part("b/c"),
         pears("d", weight=-1),
         pears("e", weight=[[3, 1], [3, 2]], eval="held"),
@@ -40,7 +40,7 @@ def test_all_that_a_part_cannot_be_told_is_refused_at_once() -> None:
     )
     for part in (
         "sums: unknown key max_turn; did you mean max_turns?",
-        "sums: temperature: the learner scores all tokens at one: give --rollout-temperature",
+        "sums: n_samples_per_prompt: groups are of one size: give --n-samples-per-prompt",
         "sums: top_p: training needs the probabilities of all tokens",
         "a part cannot be called 'b/c'",
         "d: weight is -1, and must be a number of 0 or more",
@@ -71,6 +71,12 @@ def test_a_part_whose_prompts_are_rendered_in_any_case_is_told_so() -> None:
         ([rows_part(weight=[[0, 1], [9, 0]])], "", "at iteration 9 no part has a weight"),
         ([rows_part()], "--prompt-data train.jsonl", "each part of a mixture names tasks"),
         ([rows_part()], "--data-source-path m.py", "each part of a mixture names tasks"),
+        ([rows_part(temperature=-1)], "", "sums: temperature: --rollout-temperature"),
+        (
+            [pears(), rows_part(temperature=0.7)],
+            "--use-opd --opd-type sglang --rm-url http://teacher:1",
+            "sums: --rollout-temperature 0.7 with --opd-type sglang",
+        ),
         ([pears(rm_type="math")], "", "pears: rm_type: only --env single-turn, tools"),
         ([pears(reward_key="acc")], "", "pears: reward_key: only a reward of --rm-type"),
         ([pears(metadata_key="m")], "", "pears: metadata_key: this is about the rows"),

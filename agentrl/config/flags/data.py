@@ -208,7 +208,8 @@ class DataFlags(RunFlags, frozen=True, kw_only=True):
         dict[str, Any],
         _flag(
             "File of several Envs or datasets in one run (TOML or YAML): parts with a weight, and "
-            "an Env, rows, reward, lengths and evaluation sets of their own (docs/mixtures.md)",
+            "an Env, rows, reward, temperature, lengths and evaluation sets of their own "
+            "(docs/mixtures.md)",
             holds="settings",
             starts=True,
         ),

@@ -115,7 +115,11 @@ def make_exact(model: torch.nn.Module, config: Any) -> None:
 
 
 def exact_logprobs(
-    usual_T: Tensor, hidden_TH: Tensor, weight_VH: Tensor, labels_T: Tensor, temperature: float
+    usual_T: Tensor,
+    hidden_TH: Tensor,
+    weight_VH: Tensor,
+    labels_T: Tensor,
+    temperature: float | Tensor,
 ) -> Tensor:
     """[T], of an output layer and its softmax; `usual_T` has the gradient."""
     return _with_gradient(

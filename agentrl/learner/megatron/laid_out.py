@@ -13,7 +13,7 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from agentrl.algorithms.rows import MicroBatch
+from agentrl.algorithms.rows import TEMPERATURES, MicroBatch
 from agentrl.config.megatron import MegatronSettings
 from agentrl.config.run import RunConfig
 from agentrl.learner.megatron.mtp_targets import MtpTargets, mtp_targets
@@ -31,7 +31,8 @@ class TokenLayout:
     that local tokens must be a multiple of (tensor-parallel size under sequence parallelism).
 
     `temperature` divides the logits: the engine reports log-probabilities of the distribution that
-    it sampled from, and so must the learner. `vocab_size` counts no padding. `routes`: which column
+    it sampled from, and so must the learner. Tokens of a mixture may each bring their own, as
+    column `temperatures`. `vocab_size` counts no padding. `routes`: which column
     brings the engine's choice of experts. `equal_shares`: whether ranks that share experts must
     have equally many tokens in a micro-batch. `is_exact`: log-probabilities are the engine's bit
     for bit (`--true-on-policy-mode`)."""
@@ -67,7 +68,8 @@ class LaidOut:
     """A micro-batch as the model takes it. `order_T` finds the loop's tokens in what all
     context-parallel ranks return, one after the other; None when they are already the same.
     `rows_R`: positions whose label is scored; None: all. `routes_L`: the experts of the tokens
-    that this rank's routers see, [L, layers, experts of a token]; None: nobody told any. `ahead`:
+    that this rank's routers see, [L, layers, experts of a token]; None: nobody told any.
+    `temperature_L`: what logits are divided by, for each token where these differ. `ahead`:
     what layers of multi-token prediction see and are asked for, as this rank has it."""
 
     source: MicroBatch
@@ -78,6 +80,7 @@ class LaidOut:
     packed: PackedTokens
     order_T: Tensor | None
     routes_L: Tensor | None
+    temperature_L: Tensor | float
     ahead: list["_Ahead"]
 
 
@@ -140,6 +143,9 @@ def lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0, least: 
         known = batch.columns[column.name].long()
         known[known == column.fill] = FREE
         routes_L = _seen_by_routers(fill(known, FREE), layout)
+    temperature_L: Tensor | float = layout.temperature
+    if TEMPERATURES in batch.columns:
+        temperature_L = fill(batch.columns[TEMPERATURES], 1)
     ahead = [
         _Ahead(
             tokens_1L=fill(each.tokens_T)[None],
@@ -160,6 +166,7 @@ def lay_out(batch: MicroBatch, layout: TokenLayout, mtp_layers: int = 0, least: 
         packed,
         order_T,
         routes_L,
+        temperature_L,
         ahead,
     )
 

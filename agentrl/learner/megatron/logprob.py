@@ -21,6 +21,9 @@ from agentrl.learner.megatron.gpu_kernels import add_product, can_compile, compi
 
 __all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy", "scores_of_logits"]
 
+#: Of all tokens, or float32 [T].
+Temperature = float | Tensor
+
 #: Logits that exist at a time: 256 MiB of float32, and on a GPU 512 MiB of bfloat16.
 BLOCK_ELEMENTS = 1 << 26
 _GPU_BLOCK_ELEMENTS = 1 << 28
@@ -34,7 +37,7 @@ def logprobs_and_entropy(
     weight_VH: Tensor,
     labels_T: Tensor,
     group: dist.ProcessGroup,
-    temperature: float = 1.0,
+    temperature: Temperature = 1.0,
     vocab_size: int | None = None,
     *,
     block_elements: int | None = None,
@@ -61,7 +64,7 @@ def scores_of_logits(
     logits_TV: Tensor,
     labels_T: Tensor,
     group: dist.ProcessGroup,
-    temperature: float = 1.0,
+    temperature: Temperature = 1.0,
     vocab_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `logprobs_and_entropy`, of logits that exist: each rank of `group` has [T, V] of them,
@@ -98,27 +101,39 @@ def _few_rows(logits_TV: Tensor) -> Iterator[slice]:
     return _blocks(len(logits_TV), logits_TV.shape[-1], elements)
 
 
-def _scaled(logits_TV: Tensor, temperature: float) -> Tensor:
+def _scaled(logits_TV: Tensor, temperature: Temperature) -> Tensor:
     """Float32 logits of the distribution that is meant; may be `logits_TV` itself."""
     scaled_TV = logits_TV.float()
-    return scaled_TV if temperature == 1.0 else scaled_TV / temperature
+    return scaled_TV if _is_one(temperature) else scaled_TV / _by_row(temperature)
+
+
+def _is_one(temperature: Temperature) -> bool:
+    return not isinstance(temperature, Tensor) and temperature == 1.0
+
+
+def _by_row(temperature: Temperature) -> Temperature:
+    return temperature[:, None] if isinstance(temperature, Tensor) else temperature
+
+
+def _of_rows(temperature: Temperature, rows: slice) -> Temperature:
+    return temperature[rows] if isinstance(temperature, Tensor) else temperature
 
 
 def _moments(
-    logits_TV: Tensor, labels_T: Tensor, mine_T: Tensor, max_T: Tensor, temperature: float
+    logits_TV: Tensor, labels_T: Tensor, mine_T: Tensor, max_T: Tensor, temperature: Temperature
 ) -> Tensor:
     """[3, T] of x = z / temperature - max: x of the label where it is this rank's, sum exp x, and
     sum x exp x."""
     sums_3T = max_T.new_empty((3, len(max_T)))
     for rows in _few_rows(logits_TV):
         of_rows = (logits_TV[rows], labels_T[rows], mine_T[rows], max_T[rows])
-        sums_3T[:, rows] = _moments_at_once(*of_rows, temperature)
+        sums_3T[:, rows] = _moments_at_once(*of_rows, _of_rows(temperature, rows))
     return sums_3T
 
 
 @compiled_on_cuda
 def _moments_at_once(
-    logits_TV: Tensor, labels_T: Tensor, mine_T: Tensor, max_T: Tensor, temperature: float
+    logits_TV: Tensor, labels_T: Tensor, mine_T: Tensor, max_T: Tensor, temperature: Temperature
 ) -> Tensor:
     shifted = _scaled(logits_TV, temperature) - max_T[:, None]
     label = shifted.gather(-1, labels_T[:, None])[:, 0]
@@ -160,11 +175,11 @@ class _OfLogits(torch.autograd.Function):
         logits_TV: Tensor,
         local_T: Tensor,
         group: dist.ProcessGroup | None,
-        temperature: float,
+        temperature: Temperature,
     ) -> tuple[Tensor, Tensor]:
         mine_T = (local_T >= 0) & (local_T < logits_TV.shape[-1])
         local_T = torch.where(mine_T, local_T, 0)
-        max_T = _scaled(logits_TV.amax(-1), temperature)
+        max_T = _scaled(logits_TV.amax(-1, keepdim=True), temperature)[:, 0]
         sums_3T = _moments(logits_TV, local_T, mine_T, max_T, temperature)
         logprobs_T, entropy_T, normalizer_T = _whole(sums_3T, max_T, mine_T, group)
         ctx.save_for_backward(logits_TV, normalizer_T, entropy_T, mine_T, local_T)
@@ -193,7 +208,7 @@ class _Scores(torch.autograd.Function):
         weight_VH: Tensor,
         local_T: Tensor,
         group: dist.ProcessGroup | None,
-        temperature: float,
+        temperature: Temperature,
         block_elements: int,
     ) -> tuple[Tensor, Tensor]:
         num_rows, num_columns = len(hidden_TH), len(weight_VH)
@@ -205,9 +220,10 @@ class _Scores(torch.autograd.Function):
         logits_TV = None
         for rows in blocks:
             logits_TV = hidden_TH[rows] @ weight_VH.t()
-            max_T[rows] = _scaled(logits_TV.amax(-1), temperature)
+            heat = _of_rows(temperature, rows)
+            max_T[rows] = _scaled(logits_TV.amax(-1, keepdim=True), heat)[:, 0]
             of_block = (local_T[rows], mine_T[rows], max_T[rows])
-            sums_3T[:, rows] = _moments(logits_TV, *of_block, temperature)
+            sums_3T[:, rows] = _moments(logits_TV, *of_block, heat)
         logprobs_T, entropy_T, normalizer_T = _whole(sums_3T, max_T, mine_T, group)
         kept = logits_TV if len(blocks) == 1 else None
         ctx.save_for_backward(hidden_TH, weight_VH, kept, normalizer_T, entropy_T, mine_T, local_T)
@@ -229,7 +245,8 @@ class _Scores(torch.autograd.Function):
             logits_TV = hidden_TH[rows] @ weight_VH.t() if kept is None else kept
             upstream = [None if g is None else g[rows] for g in (grad_logprobs_T, grad_entropy_T)]
             of_block = [each[rows] for each in of_rows]
-            grad_TV = _to_gradient(logits_TV, ctx.temperature, *of_block, *upstream)
+            heat = _of_rows(ctx.temperature, rows)
+            grad_TV = _to_gradient(logits_TV, heat, *of_block, *upstream)
             grad_TH[rows] = grad_TV @ weight_VH
             if is_frozen:
                 continue
@@ -241,21 +258,22 @@ class _Scores(torch.autograd.Function):
         return grad_TH, None if grad_VH is None else grad_VH.to(weight_VH.dtype), *(None,) * 4
 
 
-def _to_gradient(logits_TV: Tensor, temperature: float, *of_rows: Any) -> Tensor:
+def _to_gradient(logits_TV: Tensor, temperature: Temperature, *of_rows: Any) -> Tensor:
     """The gradient of logits, which are this function's own and needed no more: it takes their
     place, but for a compiled kernel. `of_rows`: as `_gradient_at_once` has them."""
     if can_compile():
         return _gradient_at_once(logits_TV, temperature, *of_rows)
     for rows in _few_rows(logits_TV):
         of_block: list[Any] = [None if each is None else each[rows] for each in of_rows]
-        logits_TV[rows] = _gradient_at_once(logits_TV[rows], temperature, *of_block)
+        heat = _of_rows(temperature, rows)
+        logits_TV[rows] = _gradient_at_once(logits_TV[rows], heat, *of_block)
     return logits_TV
 
 
 @compiled_on_cuda
 def _gradient_at_once(
     logits_TV: Tensor,
-    temperature: float,
+    temperature: Temperature,
     normalizer_T: Tensor,
     entropy_T: Tensor,
     mine_T: Tensor,
@@ -280,6 +298,6 @@ def _gradient_at_once(
             block.add_(torch.where(columns == local_T[:, None], at_label[:, None], 0.0))
         else:
             block.scatter_add_(-1, local_T[:, None], at_label[:, None])
-    if temperature != 1.0:
-        block.div_(temperature)
+    if not _is_one(temperature):
+        block.div_(_by_row(temperature))
     return block.to(logits_TV.dtype)

@@ -194,16 +194,16 @@ def _score(
     """Log-probability and entropy of the T labels, 0 where they were not asked for."""
     group = parallel_state.get_tensor_model_parallel_group()
     rows_R = batch.rows_R
-    hidden, labels = hidden_1LH[0], batch.labels_L
+    hidden, labels, temperature = hidden_1LH[0], batch.labels_L, batch.temperature_L
     if rows_R is not None:
         hidden, labels = hidden[rows_R], labels[rows_R]
+        if isinstance(temperature, Tensor):
+            temperature = temperature[rows_R]
     weight = weight_of_head(model)
-    scores = logprobs_and_entropy(
-        hidden, weight, labels, group, layout.temperature, layout.vocab_size
-    )
+    scores = logprobs_and_entropy(hidden, weight, labels, group, temperature, layout.vocab_size)
     if layout.is_exact:
         own = weight[: layout.vocab_size]
-        exactly = exact_logprobs(scores[0], hidden, own, labels, layout.temperature)
+        exactly = exact_logprobs(scores[0], hidden, own, labels, temperature)
         scores = exactly, scores[1]
     logprobs_T, entropy_T = (_whole(score, rows_R, batch) for score in scores)
     return logprobs_T, entropy_T
