@@ -216,8 +216,8 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the judge sees of one episode of a group. `answer` as in its report; `earned`: what each
-    name did under which the policy played, empty where that is `policy` alone; `sampled`: tokens"""
+    """What group scoring sees of an episode. `answer` as in its report; `earned`: what each name did
+    under which the policy played, empty where that is `policy` alone; `sampled`: tokens"""
 
     index: int
     outcome: Outcome
@@ -248,7 +248,7 @@ class TrajectoryRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupRows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One group of a lease, of its `done` episodes in order of index: judged `rewards`, `metrics`,
+    """One group of a lease, of its `done` episodes in order of index: scored `rewards`, `metrics`,
     why each stopped, facts, rows of trajectories. `row`, `part`: the task, for a log function."""
 
     group: str

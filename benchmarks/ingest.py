@@ -24,7 +24,7 @@ import anyio
 import msgspec
 
 from agentrl.wire.keys import CurveKeys, make_keys
-from agentrl.wire.messages import Ack, Assign, Capacity, Judge, Message, Welcome
+from agentrl.wire.messages import Ack, Assign, Capacity, Message, ScoreGroup, Welcome
 from agentrl.wire.peer import BufferPeer
 from benchmarks import Row, positive, report
 from benchmarks.rivals import WINDOW, checked_rate, pyzmq_rate, rate_of, ray_queue_rate
@@ -36,8 +36,8 @@ from benchmarks.stand import (
     made,
     quantile,
     running_buffer,
+    score,
     settings_of,
-    verdict,
 )
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -87,8 +87,8 @@ async def report_all(peer: AckedPeer, trajectory: Made, window: int, num: int) -
                 for episode in episodes:
                     moment = time.monotonic()
                     reported[await peer.deliver(finished(episode.id, meta), columns)] = moment
-            case Judge():
-                await peer.deliver(verdict(message))
+            case ScoreGroup():
+                await peer.deliver(score(message))
             case Welcome():
                 raise RuntimeError("the worker lost its buffer: what was measured is no flow")
     await peer.flush(FLUSH_S)

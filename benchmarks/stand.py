@@ -36,16 +36,16 @@ from agentrl.types import (
 from agentrl.wire.keys import load_keys
 from agentrl.wire.messages import (
     Finished,
-    Judge,
+    GroupScore,
     Lease,
     LeaseRequest,
     Message,
-    Published,
+    PushDone,
     Retire,
+    ScoreGroup,
     Stepped,
     TaskCredit,
     Tasks,
-    Verdict,
 )
 from agentrl.wire.peer import BufferPeer
 
@@ -59,8 +59,8 @@ __all__ = [
     "made",
     "quantile",
     "running_buffer",
+    "score",
     "settings_of",
-    "verdict",
 ]
 
 #: Seconds that a child has to end after SIGTERM.
@@ -145,9 +145,9 @@ def finished(id: EpisodeId, meta: TrajectoryMeta) -> Finished:
     return Finished(EpisodeReport(id, Outcome.DONE, StopReason.TERMINATED, [meta], meta.reward))
 
 
-def verdict(order: Judge) -> Verdict:
+def score(order: ScoreGroup) -> GroupScore:
     """Every episode keeps its reward."""
-    return Verdict(order.group, [summary.reward for summary in order.episodes])
+    return GroupScore(order.group, [summary.reward for summary in order.episodes])
 
 
 async def feed(peer: BufferPeer) -> None:
@@ -164,12 +164,12 @@ def after(lease: int) -> list[Message]:
     """What a learner says between lease number `lease` and its next request: it is stepped, its
     weights are published and safe."""
     row = VersionRow(lease + 1, lease, lease)
-    return [Stepped(lease, False, 0.0, 0.0, 0.0), Published(row, lease), Retire(lease)]
+    return [Stepped(lease, False, 0.0, 0.0, 0.0), PushDone(row, lease), Retire(lease)]
 
 
 async def lease_loop(peer: BufferPeer) -> None:
     """A learner that has its first version published and takes leases."""
-    await peer.deliver(Published(VersionRow(1, None, 0), 0))
+    await peer.deliver(PushDone(VersionRow(1, None, 0), 0))
     await peer.send(LeaseRequest(1))
     while True:
         message, _ = await peer.receive()

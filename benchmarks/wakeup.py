@@ -1,6 +1,6 @@
 """How soon the learner knows that a rollout batch is stored, across processes, on an idle machine.
 
-    worker --Finished--> buffer: fsync, commit --Judge--> worker --Verdict--> buffer: commit
+    worker --Finished--> buffer: fsync, commit --ScoreGroup--> worker --GroupScore--> buffer: commit
         --Lease--> learner
 
 Buffer, worker with driver, and learner are three processes with the production sockets between
@@ -35,7 +35,7 @@ from agentrl.buffer.rows import Row as LedgerRow
 from agentrl.buffer.settings import BufferSettings
 from agentrl.types import Outcome, VersionRow
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.messages import Assign, Capacity, Judge, Lease, LeaseRequest, Published
+from agentrl.wire.messages import Assign, Capacity, Lease, LeaseRequest, PushDone, ScoreGroup
 from agentrl.wire.peer import BufferPeer
 from benchmarks import Row, positive, report
 from benchmarks.hops import hops_ms
@@ -47,9 +47,9 @@ from benchmarks.stand import (
     made,
     quantile,
     running_buffer,
+    score,
     serve,
     settings_of,
-    verdict,
 )
 
 NUM_TOKENS = 2048
@@ -95,7 +95,7 @@ def learn(connection: Connection, address: str, num: int) -> None:
     """Main of the learner process: takes `num` leases, and tells when each was there."""
     noticed = []
     with BlockingPeer(address, role="learner", name="learner-0") as peer:
-        peer.deliver(Published(VersionRow(1, None, 0), 0))
+        peer.deliver(PushDone(VersionRow(1, None, 0), 0))
         for number in range(1, num + 1):
             peer.send(LeaseRequest(number))
             while not isinstance(peer.receive(LIMIT_S)[0], Lease):
@@ -120,8 +120,8 @@ async def play(peer: BufferPeer, num: int) -> None:
                 await anyio.sleep(PAUSE_S)
                 for episode in episodes:
                     await peer.deliver(finished(episode.id, meta), columns)
-            case Judge():
-                await peer.deliver(verdict(message))
+            case ScoreGroup():
+                await peer.deliver(score(message))
                 judged.add(message.group)
             case _:
                 pass

@@ -1,6 +1,7 @@
 """The stops of docs/tour.md, and the types of agentrl that a reader of the page meets.
 
-    python -m scripts.tour       prints the stops, who calls each, and the types by stop
+    python -m scripts.tour       prints the stops, who calls each, the types by stop, and how many
+                                 files, lines and classes these are in
 
 The source is read as text, and nothing of agentrl is imported. A type is a class or an alias of
 types that agentrl defines. Counted are those in the signatures of the functions (parameters and
@@ -298,6 +299,17 @@ def main() -> None:
     for name in (name for name, where in found.items() if where == "the page"):
         print(f"the page names {name}")
     print(f"{len(stops(page))} stops, {len(found)} types")
+    of_stops = {file for stop in stops(page) for file in (stop.place, stop.caller)}
+    of_types = {_file_of(name.rpartition(".")[0]) for name in found}
+    for what, files in (("of the stops", of_stops), ("with the types", of_stops | of_types)):
+        print(f"{what}: {', '.join(_size(files))}")
+
+
+def _size(files: Collection[str]) -> list[str]:
+    lines = sum(len(_sources()[file].splitlines()) for file in files)
+    nodes = (node for file in files for node in ast.walk(_module(file)))
+    classes = sum(isinstance(node, ast.ClassDef) for node in nodes)
+    return [f"{len(files)} files", f"{lines} lines", f"{classes} classes"]
 
 
 if __name__ == "__main__":

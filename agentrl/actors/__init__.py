@@ -1,1 +1,1 @@
-"""Agent workers: episodes, judging, and the loop that holds many of them."""
+"""Agent workers: episodes, group scoring, and the loop that holds many of them."""

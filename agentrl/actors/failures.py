@@ -8,7 +8,7 @@ from agentrl.actors.report import PlayedEpisode, failed_episode
 from agentrl.errors import GivenUpError, InfrastructureError, PromptTooLongError
 from agentrl.types import EpisodeAssignment, Outcome, StopReason
 from agentrl.visible import message_of
-from agentrl.wire.messages import Verdict
+from agentrl.wire.messages import GroupScore
 
 __all__ = ["Failures"]
 
@@ -48,17 +48,17 @@ class Failures:
         reason = StopReason.GIVEN_UP if is_given_up else StopReason.ERROR
         return failed_episode(assignment, outcome, error, wall_s, reason)
 
-    def verdict(
+    def score(
         self,
         group: str,
         error: str,
         failure: BaseException | None,
         rewards: Sequence[float] = (),
-    ) -> Verdict:
-        """The verdict on a group whose rewards or filter have failed. Logged as an episode's."""
+    ) -> GroupScore:
+        """The score of a group whose rewards or filter have failed. Logged as an episode's."""
         error = sendable_text(error)
         self._log(f"group {group}", Outcome.ENV_ERROR, error, failure)
-        return Verdict(group, list(rewards), keep=False, error=error)
+        return GroupScore(group, list(rewards), keep=False, error=error)
 
     def _log(self, whose: str, outcome: Outcome, error: str, failure: BaseException | None) -> None:
         shown = None

@@ -4,7 +4,7 @@
 
 An error of the Env, a missed deadline or an answer that is no list of rewards is the group's fate.
 An infrastructure error is tried again, ATTEMPTS times in all: the episodes have been played, and a
-judge that is away for a moment may not cost them.
+service that is away for a moment may not cost them.
 """
 
 import functools
@@ -21,7 +21,7 @@ from agentrl.envs.env import Env, late_reward
 from agentrl.errors import EnvError, InfrastructureError
 from agentrl.roles import moved
 from agentrl.types import EpisodeSummary
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 
 __all__ = ["ATTEMPTS", "PAUSE_S", "scored"]
 
@@ -32,8 +32,8 @@ ATTEMPTS, PAUSE_S = 3, 10.0
 
 
 async def scored(
-    order: Judge, make_env: Callable[[], Env], limits: Limits, pause_s: float = PAUSE_S
-) -> Judge:
+    order: ScoreGroup, make_env: Callable[[], Env], limits: Limits, pause_s: float = PAUSE_S
+) -> ScoreGroup:
     """The same order with the group's rewards. Raises EnvError in words for a report."""
     for attempt in range(1, ATTEMPTS + 1):
         found = await isolated(
@@ -54,8 +54,8 @@ async def scored(
 
 
 async def _scored(
-    order: Judge, make_env: Callable[[], Env], timeout_s: float, boundary: Boundary
-) -> Judge:
+    order: ScoreGroup, make_env: Callable[[], Env], timeout_s: float, boundary: Boundary
+) -> ScoreGroup:
     env = make_env()
     try:
         if not env.scores_groups:  # its class can, and this one was told not to
@@ -72,7 +72,7 @@ async def _scored(
     return _with_rewards(order, rewards, type(env).__name__)
 
 
-def _with_rewards(order: Judge, rewards: object, name: str) -> Judge:
+def _with_rewards(order: ScoreGroup, rewards: object, name: str) -> ScoreGroup:
     num = len(order.episodes)
     advice = f"return {num} finite numbers, in the order of the episodes"
     try:

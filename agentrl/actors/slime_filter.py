@@ -2,7 +2,7 @@
 
     def keep(args, samples, **kwargs)     -> DynamicFilterOutput(keep, reason), or a bool
 
-`args` has the flags of the run, by slime's names. Samples are those of a judged group: what was
+`args` has the flags of the run, by slime's names. Samples are those of a scored group: what was
 asked, the last text without its reasoning, the label, the reward, and how each ended. Of a reward
 that is a dict the value under --reward-key is there, and the others are not.
 """
@@ -17,13 +17,13 @@ from agentrl.envs.reward_input import RewardInput
 from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_rewards import RewardSample
 from agentrl.types import EpisodeSummary, StopReason
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 
 __all__ = ["FilterSample", "OfSamples"]
 
 
 class FilterSample(RewardSample):
-    """A judged episode as slime has it."""
+    """A scored episode as slime has it."""
 
     def __init__(self, episode: EpisodeSummary, row: Mapping[str, Any], flags: RunConfig) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class FilterSample(RewardSample):
 
 
 class OfSamples:
-    """A filter in slime's signature, as the judge calls it."""
+    """A filter in slime's signature, as group scoring calls it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -56,7 +56,7 @@ class OfSamples:
     def __call__(self, args: Args, samples: list[FilterSample]) -> Any:
         return self._function(args, samples)
 
-    def answer(self, flags: RunConfig, order: Judge) -> object:
+    def answer(self, flags: RunConfig, order: ScoreGroup) -> object:
         """What the function says of a group: a bool, or a bool and a reason."""
         samples = [FilterSample(each, order.task.row, flags) for each in order.episodes]
         said = self(Args(flags), samples)

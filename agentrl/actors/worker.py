@@ -4,7 +4,7 @@
 
 An episode counts against the announced capacity until its report has been handed to the outbox.
 What the buffer cancels is stopped at its next await; nothing it produced is sent. Groups are
-filtered one at a time, beside the episodes. No episode and no judgement can end the worker: only
+filtered one at a time, beside the episodes. No episode and no scoring can end the worker: only
 the buffer, or whoever cancels it.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import FILTER, judge_group
+from agentrl.actors.group_scoring import FILTER, score_group
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
@@ -51,11 +51,11 @@ from agentrl.wire.messages import (
     Capacity,
     Engines,
     Finished,
-    Judge,
+    GroupScore,
     NewWeights,
     Refused,
+    ScoreGroup,
     Snapshot,
-    Verdict,
     Welcome,
 )
 from agentrl.wire.peer import BufferPeer
@@ -199,7 +199,7 @@ def _limits(config: RunConfig, max_context: int) -> Limits:
 
 class Worker:
     """Plays what the buffer assigns until cancelled. `teacher`: see `Player`. One that tries
-    something without a buffer opens the `endpoint`, and asks the `player` and for a `verdict`."""
+    something without a buffer opens the `endpoint`, and asks the `player` and for a `score`."""
 
     def __init__(self, settings: WorkerSettings, teacher: Teacher | None = None) -> None:
         self._settings = settings
@@ -212,8 +212,8 @@ class Worker:
         self._ways = self._opened(settings, chat)
         self.player = Player(self._ways, teacher=teacher)
         self._scopes: dict[EpisodeId, anyio.CancelScope] = {}
-        self._judging: set[str] = set()
-        self._one_judge = anyio.Lock()
+        self._scoring: set[str] = set()
+        self._one_at_a_time = anyio.Lock()
         self._failures = Failures()
         self._scorers = anyio.Semaphore(MAX_SCORERS)
         self._evaluations: TurnClient | None = None
@@ -254,7 +254,7 @@ class Worker:
                         client.new_weights(version)
                     case Engines(engines):
                         tell_where(engines, client, evaluations)
-                    case Judge():
+                    case ScoreGroup():
                         self._order(group, message, peer)
                     case Welcome(engines=engines):
                         tell_where(engines, client, evaluations)
@@ -310,30 +310,30 @@ class Worker:
             await peer.deliver(Finished(way.named(played.report, task)), played.columns)
         await self._announce(peer, client)
 
-    def _order(self, group: anyio.abc.TaskGroup, order: Judge, peer: BufferPeer) -> None:
-        """Judge in the background; a reconnected buffer may ask again for what is under way."""
-        if order.group not in self._judging:
-            self._judging.add(order.group)
-            group.start_soon(self._judge, order, peer)
+    def _order(self, group: anyio.abc.TaskGroup, order: ScoreGroup, peer: BufferPeer) -> None:
+        """Score in the background; a reconnected buffer may ask again for what is under way."""
+        if order.group not in self._scoring:
+            self._scoring.add(order.group)
+            group.start_soon(self._score_in_turn, order, peer)
 
-    async def _judge(self, order: Judge, peer: BufferPeer) -> None:
+    async def _score_in_turn(self, order: ScoreGroup, peer: BufferPeer) -> None:
         try:
-            await peer.deliver(await self.verdict(order))
+            await peer.deliver(await self.score(order))
         finally:
-            self._judging.discard(order.group)
+            self._scoring.discard(order.group)
 
-    async def verdict(self, order: Judge) -> Verdict:
-        """Judge one group: by its Env, where that scores groups, and by the filter."""
+    async def score(self, order: ScoreGroup) -> GroupScore:
+        """Score one group: by its Env, where that scores groups, and by the filter."""
         way = self._ways.of(order.task)
         if way.scores_groups:
             try:
                 async with self._scorers:
                     order = await scored(order, way.make_env, way.settings.limits)
             except EnvError as failure:
-                return self._failures.verdict(order.group, message_of(failure), failure)
-        async with self._one_judge:
+                return self._failures.score(order.group, message_of(failure), failure)
+        async with self._one_at_a_time:
             flags = way.settings.context.run_flags
-            return await judge_group(order, self._filter, self._failures, flags=flags)
+            return await score_group(order, self._filter, self._failures, flags=flags)
 
     def _cancel(self, episodes: Sequence[EpisodeId]) -> None:
         for episode in episodes:

@@ -312,7 +312,7 @@ class Algorithm:
 
 
 def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
-    """The credit of each episode of a group, by its judged rewards, of which the penalties for
+    """The credit of each episode of a group, by its scored rewards, of which the penalties for
     length are taken here. Raises DataError for a damaged header, a reward that is not within the
     bound, and an algorithm whose answer is none."""
     if len(group.episodes) != len(group.rewards):
@@ -322,7 +322,7 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
         )
     for reward in group.rewards:
         if found := reward_defect(reward):
-            raise DataError(f"group {group.group}: a reward is {found}: check the judge")
+            raise DataError(f"group {group.group}: a reward is {found}: check what scores it")
     group = shaped(algorithm.cfg, group)
     credits = list(algorithm.credit(group))
     if len(credits) != len(group.episodes):

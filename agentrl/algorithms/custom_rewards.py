@@ -4,7 +4,7 @@ earned into their advantages, in place of the statistics of their groups.
     rewards(groups)      -> for each group, a number for each of its episodes; `types.GroupRows`
     f(args, samples)     -> slime's, see `slime_hooks`
 
-It is called once for each lease, on every rank, and must answer alike on all. It sees the judged
+It is called once for each lease, on every rank, and must answer alike on all. It sees the scored
 rewards, less the penalties for length. What the estimator makes of a group's numbers afterwards
 (a KL, returns, `--normalize-advantages`) it does with these.
 """

@@ -1,9 +1,9 @@
 """Episodes that sample too much: a penalty in their reward, and no gradient for those cut off.
 
-    judged rewards -> `shaped` -> the algorithm's credit -> `unfiltered` -> plan
+    scored rewards -> `shaped` -> the algorithm's credit -> `unfiltered` -> plan
 
-From the lease header alone, so that every rank finds the same, and pure: the ledger keeps what the
-judge gave. Credit meets both in `agentrl.algorithms.base.credits_of` and nowhere else. The length
+From the lease header alone, so that every rank finds the same, and pure: the ledger keeps what
+scoring gave. Credit meets both in `agentrl.algorithms.base.credits_of` and nowhere else. The length
 of an episode is what the policy sampled in it, over all its turns, segments and roles.
 """
 
@@ -41,7 +41,7 @@ def penalties(cfg: RunConfig, group: GroupRows) -> list[float]:
 
 
 def shaped(cfg: RunConfig, group: GroupRows) -> GroupRows:
-    """`group` with the penalties taken from its judged rewards. Once: of a group that is shaped
+    """`group` with the penalties taken from its scored rewards. Once: of a group that is shaped
     already they would be taken again."""
     if cfg.overlong_buffer_length is None:
         return group

@@ -1,7 +1,7 @@
 """Check a run's ledger and payloads offline, against the promises that the buffer makes.
 
     every minted group has exactly one fate or is open          minted = sum(final fates) + open
-    a task is minted once, and again after a group that was stale, or surplus unjudged, only
+    a task is minted once, and again after a group that was stale, or surplus unscored, only
     no group is in two leases, no payload in two episodes       nothing is trained twice
     leases are numbered 1, 2, 3, ...                            stepped in that order
     what is given up with a lease is poison, and that lease and those after it are made again

@@ -10,7 +10,7 @@ a program that continues the run counts on. Not counted: evaluations, and attemp
 which report no tokens. What had begun when the budget was spent goes beyond it.
 """
 
-from agentrl.buffer.claims import ClaimDesk
+from agentrl.buffer.assignments import Assignments
 from agentrl.buffer.state import State
 from agentrl.types import Fate, GroupState
 
@@ -20,9 +20,9 @@ __all__ = ["TokenBudget"]
 class TokenBudget:
     """The budget of a run, if it has one."""
 
-    def __init__(self, state: State, claims: ClaimDesk) -> None:
+    def __init__(self, state: State, assignments: Assignments) -> None:
         self._state = state
-        self._claims = claims
+        self._assignments = assignments
         self._limit = state.settings.max_total_sampled_tokens
         self._is_told = False
 
@@ -47,7 +47,7 @@ class TokenBudget:
         state = self._state
         left = [mint for mint in state.unleased if not self._has_begun(mint)]
         if left:
-            self._claims.cut(left, Fate.CANCELLED, reason)
+            self._assignments.cut(left, Fate.CANCELLED, reason)
         if not self._is_told:
             self._is_told = True
             state.notify("budget", reason=reason, open=len(state.unleased), cancelled=len(left))

@@ -1,38 +1,39 @@
 """`BufferCore`: the buffer as a pure state machine, `handle(event, now) -> effects`.
 
-It owns no socket, disk or clock. It says which desk hears what of whom; the desks, and what follows
-from each event, are in `desks`. Every rule is idempotent, so a message that arrives twice changes
+It owns no socket, disk or clock. It says which part hears what of whom; the parts, and what follows
+from each event, are in `parts`. Every rule is idempotent, so a message that arrives twice changes
 nothing. Every message of a peer is answered by Ack or Refused after its rows are durable,
 but for reports that cannot be taken yet: one names a version to come, or came without its columns.
 """
 
 import msgspec
 
-from agentrl.buffer.desks import Desks
 from agentrl.buffer.events import Effect, FromPeer, Input, ReadRows, Stored, Tick, Unreadable
 from agentrl.buffer.ids import kind_of
 from agentrl.buffer.numbers import measured
+from agentrl.buffer.parts import Parts
 from agentrl.buffer.peers import Peer
 from agentrl.buffer.rows import EpisodeRow, LedgerState
 from agentrl.buffer.settings import BufferSettings
 from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason
 from agentrl.wire.messages import (
     Ack,
+    AnnounceVersion,
+    Barrier,
     Capacity,
     Drain,
-    Echo,
     Evaluate,
     EvalWeightsSaved,
     Fetch,
     Finished,
+    GroupScore,
     Heartbeat,
     Hello,
     LeaseRequest,
+    MayPush,
     Message,
     PeerLost,
-    Published,
-    Publishing,
-    PushRequest,
+    PushDone,
     Refused,
     Republish,
     Retire,
@@ -40,7 +41,6 @@ from agentrl.wire.messages import (
     Snapshot,
     Stepped,
     Tasks,
-    Verdict,
 )
 
 __all__ = ["BufferCore"]
@@ -52,25 +52,25 @@ class BufferCore:
     def __init__(
         self, settings: BufferSettings, ledger: LedgerState | None = None, now: float = 0.0
     ) -> None:
-        self._desks = Desks(settings, ledger or LedgerState(), now)
-        self._claims = self._desks.claims
-        self._leases = self._desks.leases
+        self._parts = Parts(settings, ledger or LedgerState(), now)
+        self._assignments = self._parts.assignments
+        self._leases = self._parts.leases
         self.settings = settings
-        self.state = self._desks.state
-        self.peers = self._desks.peers
-        self.minter = self._desks.minter
+        self.state = self._parts.state
+        self.peers = self._parts.peers
+        self.minter = self._parts.minter
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event; the effects are to be carried out in the order of `events`."""
-        self._desks.reception.awake(now)
+        self._parts.sessions.awake(now)
         if isinstance(event, Tick):
-            self._desks.reception.lose_silent(now)
+            self._parts.sessions.lose_silent(now)
             self._unpark(now)
         elif isinstance(event, Unreadable):
             self._refuse(event, now)
         else:
             self._take(event, now)
-        self._desks.advance(now)
+        self._parts.advance(now)
         return self.state.take_effects()
 
     def wants(self, event: FromPeer) -> bool:
@@ -93,44 +93,44 @@ class BufferCore:
 
     def driver(self) -> str | None:
         """The driver's connection, if it is there."""
-        return self._desks.driver()
+        return self._parts.driver()
 
     def stats(self) -> dict[str, float]:
         """The buffer's own figures now."""
-        return self._desks.figures.now()
+        return self._parts.figures.now()
 
     # ---- who may say what ----
 
     def _take(self, event: FromPeer | Stored, now: float) -> None:
         """Hear a message, if its sender may say it."""
         if isinstance(event.message, Hello):
-            self._desks.reception.hello(event.peer, event.message, now)
+            self._parts.sessions.hello(event.peer, event.message, now)
             self._answer(event, None)
             return
         peer = self.peers.sender(event.epoch)
         if peer is None:
-            self._desks.reception.stranger(event.peer, event.epoch, event.seq)
+            self._parts.sessions.stranger(event.peer, event.epoch, event.seq)
             return
-        self._desks.reception.seen(peer, event.peer, now)
+        self._parts.sessions.seen(peer, event.peer, now)
         if not self._must_come_again(peer, event, now):
             forbidden = _forbidden(peer.row.role, event.message)
             self._answer(event, forbidden or self._dispatch(peer, event, now))
 
     def _refuse(self, event: Unreadable, now: float) -> None:
         """Sending it again would change nothing, so it is refused, and what it was to settle is
-        settled: an episode as poison, a group as one whose judge failed."""
+        settled: an episode as poison, a group as one whose scoring failed."""
         peer = self.peers.sender(event.epoch)
         if peer is None:
-            if not self._desks.reception.stranger(event.peer, event.epoch, event.seq):
+            if not self._parts.sessions.stranger(event.peer, event.epoch, event.seq):
                 self._answer(event, Refused(event.reason))
             return
-        self._desks.reception.seen(peer, event.peer, now)
+        self._parts.sessions.seen(peer, event.peer, now)
         if peer.row.role == "worker" and event.episode is not None:
             outcome, stop = Outcome.POISON, StopReason.ERROR
             report = EpisodeReport(event.episode, outcome, stop, [], error=event.reason)
-            self._claims.finished(peer, report, (), None)
+            self._assignments.finished(peer, report, (), None)
         elif peer.row.role == "worker" and event.group is not None:
-            self._claims.verdict(peer.name, Verdict(event.group, error=event.reason))
+            self._assignments.score(peer.name, GroupScore(event.group, error=event.reason))
         self._answer(event, Refused(event.reason))
 
     def _answer(self, event: FromPeer | Stored | Unreadable, refusal: Refused | None) -> None:
@@ -149,26 +149,26 @@ class BufferCore:
                 permits = measured(message.permits)
                 peer.capacity, peer.permits = message.episodes, permits
                 self.state.pacer.permits(permits)
-                self._desks.figures.permits(permits)
+                self._parts.figures.permits(permits)
             case Finished():
                 return self._finished(peer, event)
             case Snapshot():
                 pass  # kept by the shell, or not worth it
-            case Verdict() as message:
-                self._claims.verdict(peer.name, message)
+            case GroupScore() as message:
+                self._assignments.score(peer.name, message)
             case LeaseRequest() as message:
-                self._desks.pushes.question(peer, message)
+                self._parts.pushes.question(peer, message)
                 return self._leases.request(peer, message.number, now)
             case Fetch() as message:
                 self.state.emit(ReadRows(event.peer, message))
             case Stepped() as message:
                 return self._leases.step(message, peer.row.epoch)
-            case PushRequest() as message:
-                self._desks.pushes.question(peer, message)
-                self._desks.pushes.request(peer, message.version, now)
-            case Publishing() as message:
+            case MayPush() as message:
+                self._parts.pushes.question(peer, message)
+                self._parts.pushes.request(peer, message.version, now)
+            case AnnounceVersion() as message:
                 return self._leases.announce(message.row)
-            case Published() as message:
+            case PushDone() as message:
                 return self._published(message, now)
             case EvalWeightsSaved(row):
                 self.state.notify("eval_weights", version=row.version, iteration=row.iteration)
@@ -181,33 +181,33 @@ class BufferCore:
     def _from_driver(self, message: Message) -> Refused | None:
         match message:
             case Tasks():
-                self._desks.minter.offer(message)
+                self._parts.minter.offer(message)
             case Evaluate():
                 return self._evaluate(message)
             case PeerLost():
-                self._desks.reception.ended(message.name, message.incarnation)
+                self._parts.sessions.ended(message.name, message.incarnation)
                 self._ended(message)
             case Republish():
-                self._desks.pushes.asked_for(message)
-            case Echo():
+                self._parts.pushes.asked_for(message)
+            case Barrier():
                 self.state.notify("echo", id=message.id)
             case Drain():
-                if self._desks.draining is None:
-                    self._desks.draining = message.reason
-                    self._desks.is_pausing = message.resumable
+                if self._parts.draining is None:
+                    self._parts.draining = message.reason
+                    self._parts.is_pausing = message.resumable
                     if not message.resumable:
-                        self._claims.close_all(message.reason)
-                    self._claims.stop_playing()
-                self._desks.drained_due = True
+                        self._assignments.close_all(message.reason)
+                    self._assignments.stop_playing()
+                self._parts.drained_due = True
             case _:  # an Ack would say that it was taken
                 return Refused(f"the buffer has no use for a {type(message).__name__}")
         return None
 
     def _evaluate(self, message: Evaluate) -> Refused | None:
         """In a run that drains, whoever waits for it is answered and not refused."""
-        refusal = self._claims.evaluations.begin(message)
-        if self._desks.draining is not None:
-            self._claims.evaluations.cancel()
+        refusal = self._assignments.evaluations.begin(message)
+        if self._parts.draining is not None:
+            self._assignments.evaluations.cancel()
         return refusal
 
     def _ended(self, lost: PeerLost) -> None:
@@ -221,7 +221,7 @@ class BufferCore:
         if lease is not None:
             self.state.notify(kind, **msgspec.structs.asdict(lease))
 
-    def _published(self, message: Published, now: float) -> Refused | None:
+    def _published(self, message: PushDone, now: float) -> Refused | None:
         before = self.state.published_version
         refusal = self._leases.publish(message)
         if self.state.published_version != before:
@@ -234,10 +234,10 @@ class BufferCore:
         assert isinstance(event.message, Finished)
         report = event.message.report
         if isinstance(event, FromPeer):
-            return self._claims.finished(peer, report, (), None)
+            return self._assignments.finished(peer, report, (), None)
         for payload in event.payloads:
             self.state.accept(payload)
-        return self._claims.finished(peer, report, event.payloads, event.defect)
+        return self._assignments.finished(peer, report, event.payloads, event.defect)
 
     def _played_by(self, peer: Peer, id: EpisodeId) -> EpisodeRow | None:
         """The ledger's row of this very attempt, if this peer plays it."""
@@ -246,7 +246,7 @@ class BufferCore:
         return row if is_played else None
 
     def _expects(self, peer: Peer, id: EpisodeId) -> bool:
-        return self._played_by(peer, id) is not None and not self._claims.is_parked(id)
+        return self._played_by(peer, id) is not None and not self._assignments.is_parked(id)
 
     def _must_come_again(self, peer: Peer, event: FromPeer | Stored, now: float) -> bool:
         """A report that is left unanswered: it names a version to come, or is wanted and came
@@ -254,15 +254,15 @@ class BufferCore:
         if not isinstance(event.message, Finished):
             return False
         id = event.message.report.id
-        if self._claims.is_parked(id):
+        if self._assignments.is_parked(id):
             return True
         if isinstance(event, FromPeer):
             return self.wants(event)
-        return self._expects(peer, id) and self._claims.park(event, now)
+        return self._expects(peer, id) and self._assignments.park(event, now)
 
     def _unpark(self, now: float) -> None:
         """Take the reports that need wait no longer."""
-        for event in self._claims.unpark(now):
+        for event in self._assignments.unpark(now):
             peer = self.peers.sender(event.epoch)
             if peer is not None:
                 self._answer(event, self._finished(peer, event))

@@ -16,10 +16,10 @@ from agentrl.buffer.minting import Minter
 from agentrl.buffer.state import State
 from agentrl.types import Fate
 
-__all__ = ["DropDesk"]
+__all__ = ["Dropping"]
 
 
-class DropDesk:
+class Dropping:
     """Which READY groups were found fresh enough, for the lease and the weights that come next."""
 
     def __init__(self, state: State, minter: Minter) -> None:

@@ -52,7 +52,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 class Unreadable(msgspec.Struct, frozen=True):
     """A message of which only this could be read, and why: sender, the episode of a Finished, the
-    group of a Verdict."""
+    group of a GroupScore."""
 
     peer: str
     epoch: int

@@ -3,30 +3,30 @@
 Counts begin anew with the process. Shares of permits are those since the iteration before.
 """
 
-from agentrl.buffer.claims import ClaimDesk
+from agentrl.buffer.assignments import Assignments
 from agentrl.buffer.minting import Minter
 from agentrl.buffer.peers import Peers
 from agentrl.buffer.state import State
-from agentrl.buffer.surplus import SurplusDesk
+from agentrl.buffer.surplus import Surplus
 from agentrl.types import PermitStats
 
 __all__ = ["Figures"]
 
 
 class Figures:
-    """Reads the desks; owns what only a person asks for."""
+    """Reads the other parts; owns what only a person asks for."""
 
     def __init__(
         self,
         state: State,
         peers: Peers,
-        claims: ClaimDesk,
+        assignments: Assignments,
         minter: Minter,
-        surplus: SurplusDesk,
+        surplus: Surplus,
     ) -> None:
         self._state = state
         self._peers = peers
-        self._claims = claims
+        self._assignments = assignments
         self._minter = minter
         self._surplus = surplus
         self._free_s = self._permits_s = 0.0
@@ -42,26 +42,27 @@ class Figures:
 
     def now(self) -> dict[str, float]:
         """All of them. One that cannot be told yet is left out."""
-        state, claims = self._state, self._claims
+        state, assignments = self._state, self._assignments
         workers = self._peers.workers()
         figures = {
             "ready": len(state.ready),
             "charged": state.charged,
             "running": sum(len(worker.held) for worker in workers),
-            "queued": len(claims.queues["train"]),
-            "judging": claims.judges.num_waiting + sum(len(worker.judging) for worker in workers),
-            "parked_reports": claims.num_parked,
+            "queued": len(assignments.queues["train"]),
+            "judging": assignments.scoring.num_waiting
+            + sum(len(worker.scoring) for worker in workers),
+            "parked_reports": assignments.num_parked,
             "waiting_tasks": self._minter.num_waiting,
             "turns_running": sum(worker.permits.in_use for worker in workers),
             "turns_queued": sum(worker.permits.queued for worker in workers),
             "cap": state.pacer.row.cap,
             "old_share": state.pacer.row.old_share,
             "store_bytes": state.store_bytes,
-            "sampled_tokens": claims.sampled_tokens,
+            "sampled_tokens": assignments.sampled_tokens,
             "workers": len(workers),
             "repeated_groups": self._minter.repeated,
             "given_up_tasks": self._minter.given_up,
-            **claims.attempts.figures(),
+            **assignments.attempts.figures(),
         }
         if state.settings.is_on_policy and state.settings.over_sampling_batch_size is not None:
             figures["surplus_tokens"] = self._surplus.num_tokens

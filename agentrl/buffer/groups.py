@@ -1,4 +1,4 @@
-"""Rules of a group's life up to READY: outcomes, retries, the judge's verdict, and its fate.
+"""Rules of a group's life up to READY: outcomes, retries, its scores, and its fate.
 
 An engine failure or a lost worker sends an episode back to the queue, up to ENGINE_ATTEMPTS in all;
 a failure of the environment once more. One that takes its workers down ends as env_error: beside
@@ -26,7 +26,7 @@ from agentrl.types import (
     StopReason,
     Task,
 )
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import GroupScore, ScoreGroup
 
 __all__ = [
     "REPEATS",
@@ -34,13 +34,13 @@ __all__ = [
     "again",
     "close",
     "conclude",
-    "judge_order",
     "may_repeat",
     "mint",
     "needs_judge",
     "record",
     "retry",
-    "take_verdict",
+    "scoring_order",
+    "take_score",
 ]
 
 ENGINE_ATTEMPTS = 3
@@ -154,15 +154,15 @@ def conclude(state: State, number: int) -> None:
 
 
 def needs_judge(state: State, number: int) -> bool:
-    """Every episode has an outcome and the verdict is not in."""
+    """Every episode has an outcome and its score is not in."""
     group = state.groups.get(number)
     if group is None or group.state is not GroupState.MINTED:
         return False
     return all(row.outcome is not None for row in state.group_episodes(number))
 
 
-def judge_order(state: State, number: int) -> Judge:
-    """What the judge is shown: the `done` episodes, in order of index."""
+def scoring_order(state: State, number: int) -> ScoreGroup:
+    """What scoring is shown: the `done` episodes, in order of index."""
     summaries = [
         EpisodeSummary(
             index=row.index,
@@ -176,7 +176,7 @@ def judge_order(state: State, number: int) -> Judge:
         )
         for row in state.done_episodes(number)
     ]
-    return Judge(group_id(number), state.groups[number].task, summaries)
+    return ScoreGroup(group_id(number), state.groups[number].task, summaries)
 
 
 def _earned(row: EpisodeRow) -> dict[str, float]:
@@ -185,16 +185,16 @@ def _earned(row: EpisodeRow) -> dict[str, float]:
     return {} if found == {POLICY: row.reward} else found
 
 
-def take_verdict(state: State, number: int, verdict: Verdict) -> str | None:
-    """READY, or a fate. Returns why the verdict could not be used, or None."""
+def take_score(state: State, number: int, score: GroupScore) -> str | None:
+    """READY, or a fate. Returns why the score could not be used, or None."""
     group = state.groups[number]
-    defect = verdict.error or _defect(verdict, len(state.done_episodes(number)))
+    defect = score.error or _defect(score, len(state.done_episodes(number)))
     if defect is not None:
         close(state, number, Fate.ENV_ERROR, defect)
-    elif not verdict.keep:
-        close(state, number, Fate.FILTERED, verdict.reason)
+    elif not score.keep:
+        close(state, number, Fate.FILTERED, score.reason)
     else:
-        rewards = tuple(verdict.rewards)
+        rewards = tuple(score.rewards)
         state.drop_answers(number)
         state.put(msgspec.structs.replace(group, state=GroupState.READY, rewards=rewards))
     return defect
@@ -227,7 +227,7 @@ def account(state: State, number: int, trained: int) -> None:
     state.starvation.account(slowest, state.sampled_tokens(number).total(), trained)
 
 
-def _defect(verdict: Verdict, num_done: int) -> str | None:
-    if verdict.keep and len(verdict.rewards) != num_done:
-        return f"the judge gave {len(verdict.rewards)} rewards for {num_done} done episodes"
-    return rewards_defect(verdict.rewards)
+def _defect(score: GroupScore, num_done: int) -> str | None:
+    if score.keep and len(score.rewards) != num_done:
+        return f"scoring gave {len(score.rewards)} rewards for {num_done} done episodes"
+    return rewards_defect(score.rewards)

@@ -37,12 +37,12 @@ from agentrl.wire.messages import (
     Message,
     NewWeights,
     NoMoreLeases,
-    Published,
+    PushDone,
     Refused,
     Stepped,
 )
 
-__all__ = ["LEASE_DEATHS", "FailedLease", "LeaseDesk", "LeftLease", "header"]
+__all__ = ["LEASE_DEATHS", "FailedLease", "Leases", "LeftLease", "header"]
 
 #: Learners that a lease may end before it is given up.
 LEASE_DEATHS = 3
@@ -72,7 +72,7 @@ class FailedLease(LeftLease, frozen=True):
     given_up: bool
 
 
-class LeaseDesk:
+class Leases:
     """Requests of the learner, and the rules of leases. What the learner says that contradicts them
     is refused and changes nothing."""
 
@@ -221,7 +221,7 @@ class LeaseDesk:
             self._state.notify("publishing", version=row.version)
         return refusal
 
-    def publish(self, message: Published) -> Refused | None:
+    def publish(self, message: PushDone) -> Refused | None:
         """New weights; a version that no engine holds needs no announcement."""
         state, row = self._state, message.row
         if row.version <= state.published_version and state.lineage.rows.get(row.version) == row:

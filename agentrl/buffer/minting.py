@@ -5,7 +5,7 @@ memory only: the durable cursor (that of the last minted group) says where to as
 position is one task, so a batch that ends at `cursor` begins at `cursor - len(tasks)`; what is
 known of it already is skipped, and a batch that would leave a gap is ignored and asked for again.
 
-A task whose group became stale, or surplus before it was judged, is minted again before any other,
+A task whose group became stale, or surplus before it was scored, is minted again before any other,
 REPEATS times at the most; then it is given up. Which tasks wait for that follows from the groups in
 the ledger; the group of the lowest mint number goes first.
 """

@@ -81,7 +81,7 @@ def rewards_defect(rewards: Sequence[float]) -> str | None:
     """Why these cannot be the rewards of a group, or None."""
     for place, reward in enumerate(rewards):
         if found := reward_defect(reward):
-            return f"the judge's reward in place {place} is {found}"
+            return f"the scored reward in place {place} is {found}"
     return None
 
 

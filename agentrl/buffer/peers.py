@@ -18,7 +18,7 @@ __all__ = ["Peer", "Peers"]
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """The current incarnation of a name. `held` and `judging` are what a worker was given;
+    """The current incarnation of a name. `held` and `scoring` are what a worker was given;
     `permits` is what it last said of its own."""
 
     row: PeerRow
@@ -28,7 +28,7 @@ class Peer:
     capacity: int = 0
     permits: PermitStats = field(default_factory=PermitStats)
     held: set[EpisodeId] = field(default_factory=set)
-    judging: set[int] = field(default_factory=set)
+    scoring: set[int] = field(default_factory=set)
 
     @property
     def name(self) -> str:

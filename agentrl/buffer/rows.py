@@ -36,7 +36,7 @@ __all__ = [
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """A group. `rewards` (judged) align with its `done` episodes in order of index. `cursor` is the
+    """A group. `rewards` (scored) align with its `done` episodes in order of index. `cursor` is the
     source position after its task: the largest one says where to ask for tasks again. `repeat`: how
     often its task was minted before, each time in a group that became stale."""
 
@@ -61,8 +61,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True):
 
 class EpisodeRow(msgspec.Struct, frozen=True):
     """An episode: queued (no worker, no outcome), claimed (worker), finished (outcome). `wall_s`:
-    how long the attempt took that gave it its outcome; `answer`: for the judge, and empty once its
-    group has a verdict or a fate."""
+    how long the attempt took that gave it its outcome; `answer`: for scoring, and empty once its
+    group has a score or a fate."""
 
     mint: int
     index: int

@@ -21,7 +21,6 @@ from anyio.abc import TaskStatus
 
 from agentrl.buffer import payloads
 from agentrl.buffer.core import BufferCore
-from agentrl.buffer.driver_events import DriverEvents
 from agentrl.buffer.events import (
     Commit,
     DropSegments,
@@ -37,6 +36,7 @@ from agentrl.buffer.events import (
     in_order,
 )
 from agentrl.buffer.ledger import Ledger
+from agentrl.buffer.notification_queue import NotificationQueue
 from agentrl.buffer.quarantine import Quarantine
 from agentrl.buffer.rows import Row
 from agentrl.buffer.settings import BufferSettings
@@ -113,7 +113,7 @@ class _Shell:
     def __post_init__(self) -> None:
         self._refused: list[tuple[str, str, _Frames]] = []
         self._one_batch = anyio.Lock()
-        self._events = DriverEvents()
+        self._events = NotificationQueue()
         self._fetches, self._to_read = anyio.create_memory_object_stream[ReadRows](MAX_FETCHES)
 
     async def serve(self) -> None:

@@ -15,7 +15,7 @@ SEGMENT_BYTES = 64 * 1024**2
 #: Functions of the user's that see the rows of the tasks of a lease.
 _SEE_ROWS = ("custom_rollout_log_function_path", "custom_convert_samples_to_train_data_path")
 
-#: What took two attempts at an episode is being started again, which takes 10 to 30 s.
+#: A process that failed two attempts at an episode starts again, which takes 10 to 30 s.
 RETRY_PAUSE_S = 30.0
 
 
@@ -35,7 +35,7 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
     `num_eval_permits`: those that engines of evaluations take, where there are any. An
     evaluation of which no episode ends for `hold_patience_s` holds pushes back no longer.
     `tells_rows`: leases tell the rows of their tasks; `tells_judged`: the driver is told of each
-    group that was judged.
+    group that was scored.
     `buffer_disk_limit`, `keep_trajectories` and `segment_bytes` are bytes; a segment is closed once
     it is that long. Kept trajectories do not count against `buffer_disk_limit`.
     """
@@ -144,8 +144,8 @@ class BufferSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def charged_least(self) -> int:
-        """(I - 1) * N + Q: so many may be charged always, of which the learner holds (I - 1) * N at
-        most while it waits."""
+        """(I - 1) * N + Q: this many may always be charged, of which the learner holds (I - 1) * N
+        at most while it waits."""
         wanted = self.over_sampling_batch_size or self.rollout_batch_size
         return (self.update_weights_interval - 1) * self.rollout_batch_size + wanted
 

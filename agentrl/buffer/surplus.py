@@ -12,21 +12,21 @@ tasks would be trained less than quick ones; without `--partial-rollout` it does
 was READY has had its turn.
 """
 
-from agentrl.buffer.claims import ClaimDesk
+from agentrl.buffer.assignments import Assignments
 from agentrl.buffer.minting import Minter
 from agentrl.buffer.state import State
 from agentrl.types import Fate
 
-__all__ = ["SurplusDesk"]
+__all__ = ["Surplus"]
 
 
-class SurplusDesk:
+class Surplus:
     """`num_tokens`: sampled tokens of finished episodes that were given up, since this process
     began."""
 
-    def __init__(self, state: State, claims: ClaimDesk, minter: Minter) -> None:
+    def __init__(self, state: State, assignments: Assignments, minter: Minter) -> None:
         self._state = state
-        self._claims = claims
+        self._assignments = assignments
         self._minter = minter
         self.num_tokens = 0
 
@@ -41,7 +41,7 @@ class SurplusDesk:
             f"lease {state.last_lease} was full without it, and no later one may hold its tokens"
             " (--max-staleness 0)"
         )
-        self._claims.cut(left, Fate.SURPLUS, reason)
+        self._assignments.cut(left, Fate.SURPLUS, reason)
         if state.settings.partial_rollout:
             for group in left.values():
                 if group.rewards is None:

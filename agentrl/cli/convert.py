@@ -12,8 +12,9 @@ __all__ = ["ABOUT", "add_arguments", "check_vocabulary", "convert"]
 ABOUT = """\
 Writes the weights at SOURCE to TARGET in the other form: those of a Hugging Face model in
 Megatron's format (torch_dist), those of a checkpoint of Megatron's, of a run, or of one of a run's
-checkpoints as a Hugging Face model. No GPU is needed, and the memory of one tensor and one file.
-Any layout reads what any other has written, so nothing has to be converted to be resharded.
+checkpoints as a Hugging Face model. It needs no GPU, and the memory of a few of the largest
+tensors. Any layout reads what any other has written, so nothing has to be converted to be
+resharded.
 
     agentrl convert models/Qwen3-4B models/Qwen3-4B_torch_dist
     agentrl convert runs/ID models/trained --hf-checkpoint models/Qwen3-4B

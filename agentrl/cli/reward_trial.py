@@ -255,7 +255,7 @@ async def _try_one(bench: "Bench", play: _Play, task: "Task") -> None:
         await bench.play_group(task, answers[0])
     elif (config.group_rm and config.mode == "policy") or _has_filter(config):
         num = config.n_samples_per_prompt
-        await bench.judge(task, (answers * num)[:num])
+        await bench.score(task, (answers * num)[:num])
     else:
         await bench.play(task, answers[0])
 

@@ -1,9 +1,9 @@
-"""`--rollout-all-samples-process-path`: a function of the user's sees all judged groups of a lease.
+"""`--rollout-all-samples-process-path`: a function of the user's sees all scored groups of a lease.
 
     the buffer tells of a group -> it waits -> its lease is made -> the function is called
 
 It is called in a process of its own beside the driver, once for each lease, one call after the
-other, and once at the end of the run for what was judged after the last lease. Nothing waits for it
+other, and once at the end of the run for what was scored after the last lease. Nothing waits for it
 but that end, for two minutes at most. What it raises, holds up or ends costs its own figures. A
 group was shown when a call with it has come to its end; others are counted, and told at the end.
 """
@@ -17,11 +17,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from agentrl.cluster.judged_groups import JudgedGroups
+from agentrl.cluster.scored_groups import ScoredGroups
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.envs.slime_logs.functions import ALL_SAMPLES, KINDS
-from agentrl.envs.slime_logs.process import LIMIT_S, AboutJudged, LogProcess
+from agentrl.envs.slime_logs.process import LIMIT_S, AboutGroups, LogProcess
 from agentrl.telemetry.recorder import Recorder
 from agentrl.wire.messages import Logged
 
@@ -41,25 +41,25 @@ class AllSamples:
         config: RunConfig,
         log: Path,
         recorder: Recorder,
-        groups: JudgedGroups | None = None,
+        groups: ScoredGroups | None = None,
     ) -> None:
         place = config.rollout_all_samples_process_path
         self.is_there = is_read(config, ALL_SAMPLES) and place is not None
         self._who = f"{KINDS[ALL_SAMPLES].flag} {place}"
         self._process = LogProcess(config, log)
         self._recorder = recorder
-        self._groups = groups or JudgedGroups()
+        self._groups = groups or ScoredGroups()
         self._num_lost = 0
         self._lease = 0
         self._is_over = False
         self._more, self._done = anyio.Event(), anyio.Event()
 
-    def judged(self, group: Mapping[str, Any]) -> None:
-        """The buffer tells of a group (`JudgedGroup`)."""
+    def scored(self, group: Mapping[str, Any]) -> None:
+        """The buffer tells of a group (`ScoredGroup`)."""
         self._groups.add(msgspec.msgpack.encode(group))
 
     def leased(self, number: int) -> None:
-        """Lease `number` was made: the function is called with what was judged until now."""
+        """Lease `number` was made: the function is called with what was scored until now."""
         self._lease = number
         self._groups.leased(number)
         self._more.set()
@@ -89,7 +89,7 @@ class AllSamples:
         lost = self._num_lost + self._groups.num_dropped + self._groups.num_groups
         if lost:
             self._recorder.note(
-                f"note: {lost} judged groups were not shown to {self._who}: no call with them came "
+                f"note: {lost} scored groups were not shown to {self._who}: no call with them came "
                 "to its end, or more of them waited than there is room for"
             )
 
@@ -99,7 +99,7 @@ class AllSamples:
 
     async def _is_shown(self, iteration: int, groups: list[bytes]) -> bool:
         try:
-            self._process.ask(AboutJudged(iteration, [msgspec.Raw(group) for group in groups]))
+            self._process.ask(AboutGroups(iteration, [msgspec.Raw(group) for group in groups]))
         except OSError as error:
             told = f"{self._who}: no process can begin for it: {error}"
             found = Logged(told=told, call="lost")

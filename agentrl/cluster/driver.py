@@ -278,8 +278,8 @@ class Driver:
                 self._recorder.note(given_up(event.data))
             case "fates":
                 self._require_no_failures(_FAILED_BATCHES * self._spec.config.rollout_batch_size)
-            case "judged":
-                self._all_samples.judged(event.data)
+            case "scored":
+                self._all_samples.scored(event.data)
             case "lease":
                 self._all_samples.leased(event.data["number"])
             case "stuck":

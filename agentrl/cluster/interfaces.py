@@ -8,9 +8,10 @@ waits, or fails in the middle of the start.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["INTERFACES", "interfaces_named", "lacking_interfaces"]
+__all__ = ["INTERFACES", "interfaces_named", "lacking_interfaces", "loopback_interfaces"]
 
 _NCCL = "NCCL_SOCKET_IFNAME"
+_LOOPBACK = "lo"
 #: Variables by which gloo, NCCL and TensorPipe are told their interface.
 INTERFACES = ("GLOO_SOCKET_IFNAME", _NCCL, "TP_SOCKET_IFNAME")
 
@@ -25,6 +26,17 @@ def lacking_interfaces(named: Mapping[str, str], there: Sequence[str]) -> Iterat
     for name, value in interfaces_named(named).items():
         is_there = _nccl_finds(value, there) if name == _NCCL else set(_names(value)) <= {*there}
         if not is_there:
+            yield f"{name}={value}"
+
+
+def loopback_interfaces(named: Mapping[str, str]) -> Iterator[str]:
+    """The variables, as NAME=VALUE, that name the loopback interface, by which no other node is
+    reached."""
+    for name, value in interfaces_named(named).items():
+        if name == _NCCL and value.startswith("^"):
+            continue
+        told = {each.partition(":")[0] for each in _names(value.removeprefix("="))}
+        if told == {_LOOPBACK} or (name != _NCCL and _LOOPBACK in told):
             yield f"{name}={value}"
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from agentrl.cluster.interfaces import lacking_interfaces
+from agentrl.cluster.interfaces import lacking_interfaces, loopback_interfaces
 from agentrl.cluster.kinds import ProcessKind, Shared, kinds_of
 from agentrl.cluster.node_facts import (
     NEEDED,
@@ -73,6 +73,7 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
     places = cluster.places()
     own = facts_of(facts_here(()))
     lacks: list[str] = []
+    meet_on_nodes = len({places[slot].node for slot in places if _meets(cluster.kinds(slot))}) > 1
     with ExitStack() as stack:
         shared = {
             name: stack.enter_context(shown(folder)) for name, folder in _shared(config).items()
@@ -99,6 +100,8 @@ def _lacks(cluster: Cluster, config: RunConfig, nodes: Iterable[Sequence[str]]) 
             )
             lacks += [f"{address}: {trouble}" for trouble in facts.unwritable if trouble]
             lacks += [f"{address} {each}" for each in _interfaces(config, processes, facts)]
+            if meet_on_nodes:
+                lacks += [f"{address} {each}" for each in _loopback(config, processes, facts)]
             memory = "learner-0" in processes and lack_of_shared_memory(config, facts.shared_memory)
             lacks += [f"{address}: {memory}"] if memory else []
     return lacks
@@ -206,16 +209,40 @@ def _written(config: RunConfig, processes: Mapping[str, ProcessKind]) -> list[tu
 def _interfaces(
     config: RunConfig, processes: Mapping[str, ProcessKind], facts: NodeFacts
 ) -> Iterator[str]:
-    """What variables name and a node has not: its own, and what the run is told to set."""
+    """What variables name and a node has not."""
+    for whose, mine in _variables(config, processes, facts) if facts.interfaces else ():
+        for each in lacking_interfaces(mine, facts.interfaces):
+            there = ", ".join(facts.interfaces)
+            yield f"has no interface for {each} of {whose}, but {there}: {_INTERFACE}"
+
+
+def _loopback(
+    config: RunConfig, processes: Mapping[str, ProcessKind], facts: NodeFacts
+) -> Iterator[str]:
+    """What variables name and no other node is reached by, where ranks or engines meet."""
+    if not _meets(processes):
+        return
+    for whose, mine in _variables(config, processes, facts):
+        for each in loopback_interfaces(mine):
+            yield f"has {each} of {whose}, by which no other node is reached: {_INTERFACE}"
+
+
+def _variables(
+    config: RunConfig, processes: Mapping[str, ProcessKind], facts: NodeFacts
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Whose they are, and the variables that count: of a node itself, and what the run is told to
+    set."""
     told = {"its own environment": facts.interface_variables, "--env-vars": env_vars(config)}
     if "learner" in kinds_of(processes):
         told["--train-env-vars"] = train_env_vars(config)
     said = {name: whose for whose, variables in told.items() for name in variables}
-    for whose, variables in told.items() if facts.interfaces else ():
-        mine = {name: value for name, value in variables.items() if said[name] == whose}
-        for each in lacking_interfaces(mine, facts.interfaces):
-            there = ", ".join(facts.interfaces)
-            yield f"has no interface for {each} of {whose}, but {there}: {_INTERFACE}"
+    for whose, variables in told.items():
+        yield whose, {name: value for name, value in variables.items() if said[name] == whose}
+
+
+def _meets(processes: Mapping[str, ProcessKind]) -> bool:
+    """Whether learner ranks or engines are among them, which form collectives."""
+    return not kinds_of(processes).keys().isdisjoint(("learner", "engine"))
 
 
 def _brief(lacks: Mapping[str, str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ __all__ = ["import_ray", "join_ray", "own_ray", "patient_start", "ray_options", 
 
 Environment = Mapping[str, str | None]
 
-#: What Ray reads when it is imported, and never again.
+#: What Ray reads only once, when it is imported.
 _AT_IMPORT: Environment = {
     # Ray takes loopback for the address of a node that no cluster can have, and all its parts
     # listen at the node's address.
@@ -113,7 +113,8 @@ _JOIN_WITHOUT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=Fa
 
 def join_ray(address: str) -> None:
     """The environment in which a cluster is joined: with the user's token, if they have one and
-    the cluster wants it. One without tokens takes back every actor of a program that shows one."""
+    the cluster wants it. A cluster without tokens removes all actors of a program that sends one.
+    """
     has_token = "RAY_AUTH_TOKEN" in os.environ or users_token_file().exists()
     if "RAY_AUTH_MODE" not in os.environ and has_token and not _takes_us_without(address):
         os.environ["RAY_AUTH_MODE"] = "token"

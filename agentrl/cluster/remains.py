@@ -1,4 +1,4 @@
-"""What a run left, judged before anything is started: whether it can be continued.
+"""What a run left, checked before anything is started: whether it can be continued.
 
     ledger.db    its log and pages, the digest of each row, and that each is what its table holds
     payload/     that the trajectories of open groups are there, as long as they were

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from agentrl.cluster.events import RunState
-from agentrl.wire.messages import Echo, Message
+from agentrl.wire.messages import Barrier, Message
 from agentrl.wire.peer import BufferPeer
 
 __all__ = ["Requests"]
@@ -46,6 +46,6 @@ class Requests:
 
     async def catch_up(self) -> None:
         """Wait until every event of the buffer up to now is in."""
-        echo = Echo(uuid.uuid4().hex)
+        echo = Barrier(uuid.uuid4().hex)
         await self.ask(echo.id, echo)
         await self.answered(echo.id, lambda state: echo.id in state.echoes)

@@ -6,6 +6,7 @@ leave no room for a model of 30 billion. On the CPU it trains in float32, which 
 """
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -41,6 +42,12 @@ _NO_GPU_MEMORY = (
     "--record-memory-history changes nothing on the CPU: what it keeps are allocations of GPUs; "
     "--use-pytorch-profiler records those of the host"
 )
+_NO_FLASH = (
+    "--flash-attention {} changes nothing on the CPU: packed sequences go one by one through "
+    "torch's attention there"
+)
+#: Modules of the versions of FlashAttention that do not come with torch.
+_FLASH_ATTENTION = {"3": "flash_attn_interface", "4": "flash_attn.cute"}
 _DEAR_DIGESTS = ("quantization", "modelopt_quant", "cpu_offload_gb")
 
 
@@ -104,10 +111,24 @@ def check_device(config: RunConfig, device: Device) -> None:
             "--true-on-policy-mode on a GPU: engine and learner were compared in this mode on the "
             "CPU alone; leave it out there, or give --device cpu"
         )
+    if config.flash_attention != "2" and device == "cuda":
+        _require_module(_FLASH_ATTENTION[config.flash_attention], config.flash_attention)
     if config.check_weight_update_equal and device == "cuda":
         raise ConfigError(
             "--check-weight-update-equal compares with SGLang's digests of weights in host memory; "
             "on GPUs it makes others: leave it out there, or try the same run on the CPU"
+        )
+
+
+def _require_module(module: str, version: str) -> None:
+    try:
+        is_there = find_spec(module) is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise ConfigError(
+            f"--flash-attention {version}: Python finds no module {module} here; install that "
+            "FlashAttention on every node of the learner, or leave the flag out for torch's own"
         )
 
 
@@ -118,6 +139,7 @@ def notes_on_device(config: RunConfig, device: Device) -> list[str]:
         return [
             *([_SHARED_HOST] if config.colocate else []),
             *([_NO_GPU_MEMORY] if config.record_memory_history else []),
+            *([_NO_FLASH.format(config.flash_attention)] if config.flash_attention != "2" else []),
             *(
                 f"{name} changes nothing on the CPU: what the optimizer keeps is in float32 in "
                 "host memory"

@@ -36,8 +36,9 @@ from agentrl.config.entries import (
 )
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import about_unread
+from agentrl.errors import ConfigError
 
-__all__ = ["FLAG", "MixPart", "parts_of", "shares", "temperatures", "turns", "ways_of"]
+__all__ = ["FLAG", "MixPart", "parts_of", "shares", "temperatures", "turns", "ways_of", "ways_said"]
 
 FLAG = "--env-mix"
 
@@ -83,13 +84,9 @@ def parts_of(config: RunConfig) -> list[MixPart]:
     with a line for each that cannot be."""
     if not config.env_mix:
         return []
-    parts: list[MixPart] = []
-    problems: list[str] = []
-    for entry in entries_of(config.env_mix, "parts", FLAG):
-        found = _part(config, entry, problems)
-        if found is not None:
-            parts.append(found)
-    raised(problems)
+    read = [_part(config, entry) for entry in entries_of(config.env_mix, "parts", FLAG)]
+    raised(line for _, problems in read for line in problems)
+    parts = [part for part, _ in read]
     places = sorted({0.0, *(iteration for part in parts for iteration, _ in part.weight)})
     raised(
         f"{FLAG}: at iteration {place:g} no part has a weight, so no task could be drawn"
@@ -97,6 +94,15 @@ def parts_of(config: RunConfig) -> list[MixPart]:
         if not sum(_weight(part.weight, place) for part in parts)
     )
     return parts
+
+
+def ways_said(config: RunConfig) -> list[RunConfig]:
+    """The flags of each part, as far as the file can be read: of parts that are refused, too."""
+    try:
+        entries = entries_of(config.env_mix, "parts", FLAG) if config.env_mix else []
+    except ConfigError:
+        return []
+    return [_part(config, entry)[0].config for entry in entries]
 
 
 def ways_of(config: RunConfig) -> list[RunConfig]:
@@ -137,8 +143,8 @@ def turns(weights: Sequence[Sequence[Point]], tasks_per_iteration: int) -> Itera
             yield chosen
 
 
-def _part(config: RunConfig, entry: Entry, problems: list[str]) -> MixPart | None:
-    """The part of one entry; None, with a line in `problems` for each reason, where it is none."""
+def _part(config: RunConfig, entry: Entry) -> tuple[MixPart, list[str]]:
+    """The part of one entry, and a line for each reason why it is none."""
     told = entry.told
     name, found = str(told["name"]), list[str]()
     whose = f"{FLAG}: {name}"
@@ -166,8 +172,7 @@ def _part(config: RunConfig, entry: Entry, problems: list[str]) -> MixPart | Non
     said = {_FLAGS[key]: key for key in _FLAGS if key in entry.own and key in told}
     found += about_rendering(alone, told, whose)
     found += [f"{whose}: {line}" for line in about_unread(alone, said)]
-    problems += found
-    return None if found or weight is None else MixPart(name, alone, weight, sets)
+    return MixPart(name, alone, weight or [], sets), found
 
 
 def _points(said: Any) -> list[Point] | None:

@@ -55,12 +55,12 @@ def advice(name: str) -> str | None:
     if not whose:
         return None
     pages = " and ".join(map(_page, whose))
-    return f"{' or '.join(whose)} has it; what it has that agentrl has too: {pages}"
+    return f"{' or '.join(whose)} has it; settings of it that agentrl has too: {pages}"
 
 
 def told(name: str, value: Any) -> list[str]:
-    """Of the setting `name` of a file a line for each below it that agentrl has too, or else one
-    for all of it; none when no peer is known to have it."""
+    """A line for each setting below `name` of a file that agentrl has too, or else one for all of
+    it; none when no peer is known to have it."""
     said = advice(name)
     return list(_known(name, value)) or ([f"{name}: {said}"] if said else [])
 

@@ -28,7 +28,7 @@ from agentrl.config.freezing import about_freezing
 from agentrl.config.lengths import about_lengths, notes_on_lengths
 from agentrl.config.megatron import MegatronSettings, notes_on_settings
 from agentrl.config.mixture import FLAG as MIX
-from agentrl.config.mixture import MixPart, parts_of
+from agentrl.config.mixture import MixPart, parts_of, ways_said
 from agentrl.config.model import ModelSummary, read_model
 from agentrl.config.objective import (
     about_objective,
@@ -66,10 +66,10 @@ def validate(config: RunConfig, said: Mapping[str, str] | None = None) -> list[s
     """
     device: Device | None = None if config.device == "auto" else config.device
     parts, wrong = _parts(config)
-    ways = [part.config for part in parts]
+    ways = ways_said(config)
     refused = [
         *wrong,
-        *(() if wrong else about_unread(config, said or {}, ways)),
+        *about_unread(config, said or {}, ways),
         *about_refused("sglang", config.sglang, device),
         *about_refused("router", config.router),
         *_about_batch(config),

@@ -68,8 +68,8 @@ class Program(Rollout):
             said = msgspec.json.decode(last.encode("utf-8", "replace"), type=float | _Outcome)
         except (msgspec.MsgspecError, ValueError) as error:
             raise EnvError(
-                f"{self._argv[0]}: the last line of its output is {last[:200]!r}, no reward "
-                f'({error}); print a number, or {{"reward": 1.0}}'
+                f"{self._argv[0]}: the last line of its output is {last[:200]!r}, which is "
+                f'no reward ({error}); print a number, or {{"reward": 1.0}}'
             ) from error
         if isinstance(said, float):
             return Step(reward=said)
@@ -82,7 +82,7 @@ class Program(Rollout):
 
 
 def _given(chat: Chat) -> dict[str, str]:
-    """The variables that lead to the model; a proxy of the host's would not know the way."""
+    """The variables that lead to the model; a proxy of the host cannot reach loopback."""
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     return {
         "OPENAI_BASE_URL": chat.base_url,

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from threading import Thread
 from typing import Any, TypeVar
 
-from agentrl.learner.agreement import Rank, by_source, together
+from agentrl.learner.collective_errors import Rank, by_source, together
 
 __all__ = ["TURN_S", "by_source_in_turns", "in_a_thread", "of_all_ranks"]
 

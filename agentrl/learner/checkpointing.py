@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.learner import checkpoints
-from agentrl.learner.agreement import by_source, together
 from agentrl.learner.beside import in_a_thread, of_all_ranks
 from agentrl.learner.checkpoints import STATE, Checkpoint
+from agentrl.learner.collective_errors import by_source, together
 from agentrl.learner.finding import Ranks, newest_of_all
 from agentrl.learner.manifest import FileFacts
 

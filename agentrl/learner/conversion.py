@@ -25,8 +25,8 @@ from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_logs.process import decoder
 from agentrl.envs.slime_logs.samples import samples_of_groups
-from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import Models
+from agentrl.learner.collective_errors import by_source
 from agentrl.learner.conversion_answer import (
     Conversion,
     Given,

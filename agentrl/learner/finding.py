@@ -18,9 +18,9 @@ import msgspec
 
 from agentrl.errors import DataError
 from agentrl.learner import checkpoints
-from agentrl.learner.agreement import Rank, by_source
 from agentrl.learner.beside import in_a_thread, of_all_ranks
 from agentrl.learner.checkpoints import Checkpoint
+from agentrl.learner.collective_errors import Rank, by_source
 from agentrl.learner.manifest import by_size, require_as_written
 
 __all__ = ["Ranks", "newest_of_all", "share_of"]

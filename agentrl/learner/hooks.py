@@ -21,7 +21,7 @@ from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.config.unread import is_read
 from agentrl.errors import HookError
-from agentrl.learner.agreement import together
+from agentrl.learner.collective_errors import together
 from agentrl.learner.hook_watch import HookWatch
 from agentrl.user_code import Kind, Signature, hook, load, place_in
 from agentrl.user_traceback import place_of, words_of

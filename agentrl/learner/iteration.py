@@ -17,7 +17,6 @@ from agentrl.algorithms.rows import LossFn, Row
 from agentrl.config.mixture import temperatures
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
-from agentrl.learner.agreement import require_same
 from agentrl.learner.backend import Models, StepResult
 from agentrl.learner.batch import (
     BatchCounts,
@@ -29,6 +28,7 @@ from agentrl.learner.batch import (
     micro_batch,
     pack,
 )
+from agentrl.learner.collective_errors import require_same
 from agentrl.learner.conversion import converted_lease
 from agentrl.learner.data_postprocess import postprocess
 from agentrl.learner.held_loss import HeldLoss, without_logits

@@ -16,20 +16,20 @@ from agentrl.algorithms.overlong import overlong_metrics
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
 from agentrl.eval_weights import EVALUATED, EvalWeightsDue, folder_of
-from agentrl.learner.agreement import by_source
-from agentrl.learner.asking import Asking, LearnerPeer
 from agentrl.learner.backend import TrainBackend
-from agentrl.learner.beginning import Checkpoints, agree, hf_directory, keeps_models, root_of
-from agentrl.learner.exchange import RowClient, SharesRows
+from agentrl.learner.collective_errors import by_source
+from agentrl.learner.collective_request import CollectiveRequest, LearnerPeer
 from agentrl.learner.handover import Handover
 from agentrl.learner.health import EngineDisagreesError, Health
 from agentrl.learner.hooks import LearnerHooks
 from agentrl.learner.iteration import train_lease
+from agentrl.learner.lease_client import RowClient, SharesRows
 from agentrl.learner.metrics import LogprobDiff, lease_metrics, train_metrics
 from agentrl.learner.profiling import Profiler
 from agentrl.learner.publish import PATIENCE_S, publish_weights, settle, told_of_engines
 from agentrl.learner.question import AskLease, AskPush
 from agentrl.learner.recipe import recipe_of
+from agentrl.learner.resume import Checkpoints, agree, hf_directory, keeps_models, root_of
 from agentrl.learner.rollout_log import RolloutLog
 from agentrl.learner.rollouts import lineage_of, save_rollouts
 from agentrl.learner.schedule import (
@@ -50,7 +50,7 @@ from agentrl.learner.schedule import (
 from agentrl.learner.staleness import age_histogram, share_above
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, WeightSink
-from agentrl.wire.messages import Message, Published, Stepped
+from agentrl.wire.messages import Message, PushDone, Stepped
 
 __all__ = ["LearnerOutcome", "run_learner"]
 
@@ -92,7 +92,7 @@ def run_learner(
     Raises HealthError for a run that cannot be sound, PushError, PeerLostError, FencedError, and
     ConfigError or DataError for a lease that cannot be trained.
     """
-    asking = Asking(peer, backend, should_stop, clock)
+    asking = CollectiveRequest(peer, backend, should_stop, clock)
     hooks = LearnerHooks(algorithm.cfg) if hooks is None else hooks
     watched = profiler or Profiler()
     with closing(RolloutLog(algorithm.cfg, clock)) as log:
@@ -111,7 +111,7 @@ class _Learner:
     _peer: LearnerPeer
     _sink: WeightSink | None
     _clock: Clock
-    _asking: Asking
+    _asking: CollectiveRequest
     _handover: Handover | None
     _hooks: LearnerHooks
     _profiler: Profiler
@@ -281,7 +281,7 @@ class _Learner:
         return costs | {"perf/eval_hold_s": held_s}
 
     def _tell(self, message: Message) -> None:
-        if isinstance(message, Published):
+        if isinstance(message, PushDone):
             self._lineage.add(message.row)
         if self._backend.is_source:
             self._peer.deliver(message)

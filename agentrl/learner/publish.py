@@ -9,9 +9,9 @@ host for that. Sans-state: the caller keeps the lineage.
 from typing import TypeVar
 
 from agentrl.errors import ConfigError
-from agentrl.learner.agreement import by_source
-from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.backend import TrainBackend
+from agentrl.learner.collective_errors import by_source
+from agentrl.learner.collective_request import LearnerPeer
 from agentrl.learner.walks import Walks, follow
 from agentrl.types import PushReport, WeightSink
 from agentrl.wire.messages import Republish, Welcome

@@ -12,10 +12,10 @@ from agentrl.errors import DataError, FencedError
 from agentrl.wire.messages import (
     Lease,
     LeaseRequest,
+    MayPush,
     Message,
     NoMoreLeases,
-    PushGrant,
-    PushRequest,
+    PushGranted,
     Refused,
     Republish,
     Welcome,
@@ -39,7 +39,7 @@ class StopRequested(msgspec.Struct, frozen=True, tag_field="t", tag="stop_reques
     """The source rank was asked to stop: all ranks end here."""
 
 
-Answer = Lease | NoMoreLeases | PushGrant | StopRequested | Republish
+Answer = Lease | NoMoreLeases | PushGranted | StopRequested | Republish
 
 
 class AskLease(msgspec.Struct, frozen=True):
@@ -72,12 +72,12 @@ class AskPush(msgspec.Struct, frozen=True):
     version: int
 
     @property
-    def message(self) -> PushRequest:
-        return PushRequest(self.version)
+    def message(self) -> MayPush:
+        return MayPush(self.version)
 
     def answer(self, message: Message) -> Answer | None:
-        is_mine = isinstance(message, PushGrant) and message.version == self.version
-        return PushGrant(self.version) if is_mine else None
+        is_mine = isinstance(message, PushGranted) and message.version == self.version
+        return PushGranted(self.version) if is_mine else None
 
 
 class BufferQuestion:

@@ -16,7 +16,7 @@ from agentrl.config.unread import is_read
 from agentrl.envs.slime_logs.functions import ROLLOUT
 from agentrl.envs.slime_logs.process import AboutRollouts, LogProcess
 from agentrl.errors import DataError
-from agentrl.learner.exchange import RowClient
+from agentrl.learner.lease_client import RowClient
 from agentrl.learner.rollouts import write_lease
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader

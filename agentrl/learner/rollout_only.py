@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from agentrl.clock import Clock
 from agentrl.config.run import RunConfig
-from agentrl.learner.asking import Asking, LearnerPeer
-from agentrl.learner.exchange import RowClient
+from agentrl.learner.collective_request import CollectiveRequest, LearnerPeer
+from agentrl.learner.lease_client import RowClient
 from agentrl.learner.metrics import lease_metrics
 from agentrl.learner.publish import told_of_engines
 from agentrl.learner.question import AskLease, AskPush
@@ -36,7 +36,7 @@ from agentrl.learner.schedule import (
 from agentrl.learner.staleness import age_histogram, share_above
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, WeightSink
-from agentrl.wire.messages import Published, Stepped
+from agentrl.wire.messages import PushDone, Stepped
 
 __all__ = ["run_rollout_only"]
 
@@ -86,7 +86,7 @@ class _RolloutOnly:
     _log: RolloutLog
 
     def __post_init__(self) -> None:
-        self._asking = Asking(self._peer, _Alone(), self._should_stop, self._clock)
+        self._asking = CollectiveRequest(self._peer, _Alone(), self._should_stop, self._clock)
         self._rows = RowClient(self._peer, self._clock, timeout_s=2 * self._config.call_timeout_s)
         self._asked_at = self._clock.now()
 
@@ -118,7 +118,7 @@ class _RolloutOnly:
             case Train(header):
                 return self._take(header)
             case Tell(message):
-                if isinstance(message, Published):
+                if isinstance(message, PushDone):
                     self._lineage.add(message.row)
                 self._peer.deliver(message)
             case Settle():

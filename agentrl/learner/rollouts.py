@@ -12,7 +12,7 @@ import msgspec
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError, InfrastructureError
-from agentrl.learner.exchange import RowClient
+from agentrl.learner.lease_client import RowClient
 from agentrl.learner.rows import Trajectory
 from agentrl.lineage import Lineage
 from agentrl.numbered import numbered

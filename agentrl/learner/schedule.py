@@ -47,12 +47,12 @@ from agentrl.eval_weights import EvalWeightsDue
 from agentrl.learner.question import Answer, AskLease, AskPush, StopRequested
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import (
+    AnnounceVersion,
     EvalWeightsSaved,
     Lease,
     Message,
     NoMoreLeases,
-    Published,
-    Publishing,
+    PushDone,
     Republish,
     Retire,
     Stepped,
@@ -284,12 +284,12 @@ class Schedule:
         dies in the push. Where no engine holds weights, the number is all there is."""
         costs: StepAnswer = {}
         if self._settings.has_engines:
-            yield Tell(Publishing(row))
+            yield Tell(AnnounceVersion(row))
             yield Settle()
             costs = yield Push(row)
         assert isinstance(costs, dict)
         self.newest, self._is_unpublished = row, False
-        yield Tell(Published(row, through=row.iteration, metrics=costs))
+        yield Tell(PushDone(row, through=row.iteration, metrics=costs))
         yield from self._save_for_evaluation(row)
 
     def _save_for_evaluation(self, row: VersionRow, *, is_last: bool = False) -> _Steps:

@@ -24,8 +24,8 @@ from agentrl import disk
 from agentrl.algorithms.rows import Row
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
-from agentrl.learner.agreement import together
 from agentrl.learner.backend import Models
+from agentrl.learner.collective_errors import together
 from agentrl.numbered import ranked
 
 __all__ = ["SavedRow", "read_train_data", "save_train_data", "write_train_data"]

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from agentrl.learner import beside
-from agentrl.learner.agreement import Rank, by_source
+from agentrl.learner.collective_errors import Rank, by_source
 
 __all__ = ["GathersTensors", "Walks", "follow"]
 

@@ -122,7 +122,7 @@ def read_delta_net(
     for name in engine_needs:
         if name not in config:
             raise ConfigError(
-                f"{name} that is left out is not supported, not even beside layer_types and "
+                f"{name} is missing; it is needed even beside layer_types and "
                 "rope_parameters: SGLang looks for it alone; add it to the file"
             )
     nested = config.get("rope_parameters") or {}

@@ -46,8 +46,8 @@ class _MiniMax(Experts, frozen=True, kw_only=True):
 def _read(config: dict[str, Any]) -> Architecture:
     for key, only in _TOLD.items():
         if config.get(key) != only:
-            found = config.get(key, "that is left out")
-            raise ConfigError(f"{key} {found} is not supported, it must be {only}")
+            found = f"is {config[key]}" if key in config else "is missing"
+            raise ConfigError(f"{key} {found}; it must be {only}")
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise ConfigError(f"{key} {config[key]} is not supported, only {only}")

@@ -63,9 +63,7 @@ def read_qwen35(config: dict[str, Any]) -> tuple[Architecture, DeltaNetSizes]:
         if config.get(key, only) != only:
             raise ConfigError(f"{key} {config[key]} is not supported, only {only}")
     if "rope_theta" not in (config | (config.get("rope_parameters") or {})):
-        raise ConfigError(
-            "a rope_theta that is left out is not supported; add it to rope_parameters"
-        )
+        raise ConfigError("rope_theta is missing; add it to rope_parameters")
     rope = rope_parameters(config)
     if rope["rope_type"] != "default":
         raise ConfigError(

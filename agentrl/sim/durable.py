@@ -6,7 +6,7 @@ at every write, from the rows alone:
     an episode that is done stays as it is
     nothing is minted beyond (min(B, S) + I) * N charged groups, or Q where S = 0: a group is
     charged until published weights contain its lease, or it has another fate
-    a task is minted once, and again only when the group that it had is stale, or surplus unjudged
+    a task is minted once, and again only when the group that it had is stale, or surplus unscored
     published weights contain no lease whose iteration is not recorded
 """
 
@@ -69,7 +69,7 @@ class Durable:
         }
 
     def waiting(self) -> list[str]:
-        """Work that nobody does now: episodes to be played, groups to be judged."""
+        """Work that nobody does now: episodes to be played, groups to be scored."""
         found = []
         for mint, group in self.groups.items():
             if group.state is not GroupState.MINTED:
@@ -81,7 +81,7 @@ class Durable:
                 if row.worker is None and row.outcome is None
             ]
             if all(row.outcome is not None for row in episodes):
-                found.append(f"group {mint} to be judged")
+                found.append(f"group {mint} to be scored")
         return found
 
     def load(self) -> LedgerState:

@@ -34,8 +34,8 @@ from agentrl.wire.messages import (
     Lease,
     Message,
     NoMoreLeases,
-    Published,
-    PushGrant,
+    PushDone,
+    PushGranted,
     Stepped,
     Welcome,
 )
@@ -122,7 +122,7 @@ class Learner:
                     self._question = BufferQuestion(step, world.timeline.now)
                     self._ask()
             case AskPush(version):
-                world.when_idle(lambda: self._go_on(PushGrant(version)))
+                world.when_idle(lambda: self._go_on(PushGranted(version)))
             case Train(header):
                 self._train(header)
             case Tell(message):
@@ -156,7 +156,7 @@ class Learner:
         return Lease(msgspec.structs.replace(lease.header, last=is_last))
 
     def _tell(self, message: Message) -> None:
-        if isinstance(message, Published):
+        if isinstance(message, PushDone):
             self._lineage.add(message.row)
         self.peer.deliver(message)
         self._go_on()

@@ -75,7 +75,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     num_learner_gpus: int = 8
     sglang_server_concurrency: int = 64
     num_agent_workers: int = 4
-    judge_s: float = 0.0
+    scoring_s: float = 0.0
     speed: Speed = Speed()
     learner: LearnerCost = LearnerCost()
     faults: Faults = Faults()

@@ -1,4 +1,4 @@
-"""An agent worker: it plays what the buffer assigns, and judges.
+"""An agent worker: it plays what the buffer assigns, and scores.
 
 The model of `agentrl.actors.worker`. A worker that dies takes its episodes along; the buffer hears
 of it from the driver, or by its silence.
@@ -14,10 +14,10 @@ from agentrl.wire.messages import (
     Cancel,
     Capacity,
     Finished,
-    Judge,
+    GroupScore,
     Message,
     NewWeights,
-    Verdict,
+    ScoreGroup,
     Welcome,
 )
 
@@ -68,9 +68,9 @@ class SimWorker:
             case NewWeights():
                 for episode in self._playing.values():
                     episode.new_weights()
-            case Judge():
-                judge_s = self._world.scenario.judge_s
-                self._world.timeline.after(judge_s, lambda: self._judge(message))
+            case ScoreGroup():
+                scoring_s = self._world.scenario.scoring_s
+                self._world.timeline.after(scoring_s, lambda: self._score(message))
 
     def _begin(self, assignment: EpisodeAssignment) -> None:
         plan = self._world.plan(assignment.task, assignment.id.index)
@@ -91,10 +91,10 @@ class SimWorker:
         room = self._world.scenario.max_concurrent_episodes
         self.peer.send(Capacity(room, self.permits.stats(now)))
 
-    def _judge(self, order: Judge) -> None:
+    def _score(self, order: ScoreGroup) -> None:
         if self.peer.gone:
             return
         share = self._world.scenario.faults.filtered_share
         keep = not self._world.befalls(share, f"filter {order.group}")
         rewards = [summary.reward for summary in order.episodes]
-        self.peer.deliver(Verdict(order.group, rewards, keep, "" if keep else "filtered"))
+        self.peer.deliver(GroupScore(order.group, rewards, keep, "" if keep else "filtered"))

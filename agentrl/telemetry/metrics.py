@@ -11,8 +11,8 @@ __all__ = ["REGISTRY", "Metric"]
 
 _DECLARED = (
     # ---- rollout: the groups an iteration consumes ----
-    Metric("rollout/reward_mean", "reward", "Mean judged reward of the iteration's episodes"),
-    Metric("rollout/reward_std", "reward", "Standard deviation of the judged rewards"),
+    Metric("rollout/reward_mean", "reward", "Mean scored reward of the iteration's episodes"),
+    Metric("rollout/reward_std", "reward", "Standard deviation of the scored rewards"),
     Metric(
         "rollout/pass@*",
         "share",
@@ -26,7 +26,7 @@ _DECLARED = (
     Metric(
         "rollout/role/*/reward_mean",
         "reward",
-        "Mean judged reward of a role's conversations, where there are roles",
+        "Mean scored reward of a role's conversations, where there are roles",
     ),
     Metric("rollout/part/*/*", "any", "Metrics rollout/* over the groups of one part of a mixture"),
     Metric("rollout/tool_calls", "calls", "Tool calls that ran in an episode"),
@@ -57,7 +57,7 @@ _DECLARED = (
     Metric(
         "rollout/overlong_penalty",
         "reward",
-        "Mean of what an episode loses of its judged reward for its length "
+        "Mean of what an episode loses of its scored reward for its length "
         "(--overlong-buffer-length)",
     ),
     Metric(
@@ -204,11 +204,11 @@ _DECLARED = (
     Metric("train/age_mean", "iterations", "Mean age of a sampled token"),
     Metric("train/age_max_trained", "iterations", "Greatest age of a trained token"),
     # ---- buffer: its figures when the step was reported ----
-    Metric("buffer/ready", "groups", "Judged groups that wait for a lease"),
+    Metric("buffer/ready", "groups", "Scored groups that wait for a lease"),
     Metric("buffer/charged", "groups", "Groups minted and not yet contained in published weights"),
     Metric("buffer/running", "episodes", "Episodes in workers"),
     Metric("buffer/queued", "episodes", "Episodes that wait for a worker"),
-    Metric("buffer/judging", "groups", "Groups that wait for their verdict"),
+    Metric("buffer/judging", "groups", "Groups that wait for their scores"),
     Metric(
         "buffer/parked_reports",
         "reports",

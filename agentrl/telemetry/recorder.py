@@ -75,7 +75,7 @@ class Recorder:
         self._sampled: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self._failures: Mapping[str, Any] | None = None
         self._env_error_told = False
-        self._judge_error_told = False
+        self._scoring_error_told = False
         self._dropped = DroppedGroups()
         self._num_flat = 0
         self._log_error_told: set[tuple[str, bool]] = set()
@@ -117,8 +117,8 @@ class Recorder:
                 self._summary.fates(data["counts"])
                 self._latest |= {f"buffer/fates/{k}": n for k, n in data["counts"].items()}
                 self._dropped.fates(data["counts"], data.get("reasons", {}))
-            case "judging_failed":
-                self._tell_first_judge_error(data)
+            case "scoring_failed":
+                self._tell_first_scoring_error(data)
 
     def evaluation(
         self, step: int, data: Mapping[str, Any], *, is_greedy: bool, is_shown: bool = True
@@ -213,10 +213,10 @@ class Recorder:
             f"{then}; see {log}"
         )
 
-    def _tell_first_judge_error(self, failure: Mapping[str, str]) -> None:
-        if self._judge_error_told:
+    def _tell_first_scoring_error(self, failure: Mapping[str, str]) -> None:
+        if self._scoring_error_told:
             return
-        self._judge_error_told = True
+        self._scoring_error_told = True
         log = self._run_dir / "logs" / f"{failure['worker']}.log"
         self.note(
             f"note: a group was dropped, for its rewards or the filter failed (env_error: "

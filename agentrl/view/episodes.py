@@ -47,7 +47,7 @@ Columns = dict[str, npt.NDArray[np.generic]]
 _FAILURES = (Fate.ENV_ERROR, Fate.ENGINE_ERROR, Fate.POISON)
 
 #: Reward and credit of an episode that has none.
-_UNJUDGED: tuple[float | None, Credit | None] = (None, None)
+_UNSCORED: tuple[float | None, Credit | None] = (None, None)
 
 
 class TrajectoryView(msgspec.Struct, frozen=True):
@@ -62,13 +62,13 @@ class TrajectoryView(msgspec.Struct, frozen=True):
 
 
 class EpisodeView(msgspec.Struct, frozen=True):
-    """An episode and its group. `judged`: the reward that was trained, None before the verdict or
+    """An episode and its group. `scored`: the reward that was trained, None before its scores or
     when it is not done. `credit`: what the objective makes of it among its group's; None where
     there is no reward, or dialogues are imitated."""
 
     group: GroupRow
     row: EpisodeRow
-    judged: float | None
+    scored: float | None
     credit: Credit | None
     trajectories: tuple[TrajectoryView, ...]
 
@@ -79,10 +79,10 @@ class EpisodeView(msgspec.Struct, frozen=True):
 
     @property
     def reward(self) -> float | None:
-        """The judged reward, or else the Env's own; None unless the episode is done."""
+        """The scored reward, or else the Env's own; None unless the episode is done."""
         if self.row.outcome is not Outcome.DONE:
             return None
-        return self.row.reward if self.judged is None else self.judged
+        return self.row.reward if self.scored is None else self.scored
 
     @property
     def advantage(self) -> float | None:
@@ -98,7 +98,7 @@ class EpisodeView(msgspec.Struct, frozen=True):
 
     @property
     def roles(self) -> dict[str, float]:
-        """The judged reward, or else the Env's own, of each name under which the policy played;
+        """The scored reward, or else the Env's own, of each name under which the policy played;
         empty where all earned what the episode did, or nothing."""
         own, reward = self.row.facts.env_reward, self.reward
         if own is None or reward is None:
@@ -140,7 +140,7 @@ def _chosen(run_dir: Path, choice: Choice) -> tuple[LedgerState, list[Key], dict
 
 
 def _line(episode: EpisodeView, on_disk: set[int], failed: set[int]) -> Line:
-    """`failed`: groups with an episode that failed; of others that failed, judging did."""
+    """`failed`: groups with an episode that failed; of others that failed, scoring did."""
     group, row, stored = episode.group, episode.row, episode.row.trajectories
     kept = bool(stored) and all(line.payload.segment in on_disk for line in stored)
     in_vain = group.fate in _FAILURES and row.mint not in failed
@@ -166,16 +166,16 @@ def _episodes(state: LedgerState, objective: RunConfig) -> dict[Key, EpisodeView
     for row in state.episodes:
         if row.outcome is Outcome.DONE:
             done[row.mint].append(row)
-    judged = {mint: _judged(groups[mint], done[mint], algorithm) for mint in groups}
+    scored = {mint: _scored(groups[mint], done[mint], algorithm) for mint in groups}
     episodes: dict[Key, EpisodeView] = {}
     for row in state.episodes:
         is_done = row.outcome is Outcome.DONE
-        reward, credit = next(judged[row.mint], _UNJUDGED) if is_done else _UNJUDGED
+        reward, credit = next(scored[row.mint], _UNSCORED) if is_done else _UNSCORED
         episodes[row.mint, row.index] = EpisodeView(groups[row.mint], row, reward, credit, ())
     return episodes
 
 
-def _judged(
+def _scored(
     group: GroupRow, done: Sequence[EpisodeRow], algorithm: Algorithm | None
 ) -> Iterator[tuple[float, Credit | None]]:
     """Reward and credit of the done episodes, in order of index."""

@@ -13,7 +13,7 @@ __all__ = ["EpisodeLine", "line"]
 class EpisodeLine(msgspec.Struct, frozen=True):
     """One line. Null is what is not known yet, or not at all.
 
-    `state` and `fate` are the group's. `reward` is the one that is trained: of the verdict, or
+    `state` and `fate` are the group's. `reward` is the one that is trained: of the scores, or
     before it of the Env; null unless the episode is done. `versions`: sampled tokens by weight
     version. `roles`: the reward of each name under which the policy played, where one has another
     than its episode. `turns`, `tokens` and `sampled` count over all segments. `error` is the last

@@ -83,7 +83,7 @@ class _VerdictOutline(msgspec.Struct, frozen=True, tag_field="t", tag="verdict")
 
 class Remains(msgspec.Struct, frozen=True):
     """What can be read of a whole frame whose message cannot: `epoch` and `seq` of its envelope,
-    the episode of a Finished, the group of a Verdict."""
+    the episode of a Finished, the group of a GroupScore."""
 
     epoch: int
     seq: int

@@ -4,12 +4,12 @@ A peer is a worker, a learner rank or the driver. Messages that change state tra
 number and are resent until the buffer answers `Ack` after its commit (see `peer.py`); the buffer's
 rules are idempotent, so a message that arrives twice changes nothing.
 
-    worker   sends Hello, Capacity, Finished+columns, Snapshot+column, Verdict
-             gets  Assign+columns, Judge, Cancel, NewWeights, Engines
-    learner  sends Hello, LeaseRequest, Fetch, Stepped, PushRequest, Publishing, Published, Retire,
+    worker   sends Hello, Capacity, Finished+columns, Snapshot+column, GroupScore
+             gets  Assign+columns, ScoreGroup, Cancel, NewWeights, Engines
+    learner  sends Hello, LeaseRequest, Fetch, Stepped, MayPush, AnnounceVersion, PushDone, Retire,
                    EvalWeightsSaved
-             gets  Lease, Rows+columns, NoMoreLeases, PushGrant, Republish
-    driver   sends Hello, Tasks, Evaluate, PeerLost, Republish, Echo, Drain
+             gets  Lease, Rows+columns, NoMoreLeases, PushGranted, Republish
+    driver   sends Hello, Tasks, Evaluate, PeerLost, Republish, Barrier, Drain
              gets  TaskCredit, Event
     all      send  Heartbeat
              get   Welcome, Ack, Refused
@@ -96,9 +96,9 @@ class Snapshot(_FromWorker, frozen=True, tag="snapshot"):
     id: EpisodeId
 
 
-class Verdict(_FromWorker, frozen=True, tag="verdict"):
-    """The judge's word on a group: rewards in the order of the `Judge` summaries, and whether to
-    keep it. `error` set: the judge raised; the group's fate is env_error."""
+class GroupScore(_FromWorker, frozen=True, tag="verdict"):
+    """Rewards of a group, in the order of the `ScoreGroup` summaries, and whether to keep it.
+    `error` set: scoring raised; the group's fate is env_error."""
 
     group: str
     rewards: list[float] = []
@@ -154,7 +154,7 @@ class Republish(_FromDriver, frozen=True, tag="republish"):
     engines: list[EngineAddress] = []
 
 
-class Echo(_FromDriver, frozen=True, tag="echo"):
+class Barrier(_FromDriver, frozen=True, tag="echo"):
     """Tell this back as an event: whoever hears it has heard of everything before."""
 
     id: str
@@ -211,7 +211,7 @@ class Stepped(_FromLearner, frozen=True, tag="stepped"):
     logged: Logged | None = None
 
 
-class PushRequest(_FromLearner, frozen=True, tag="push_request"):
+class MayPush(_FromLearner, frozen=True, tag="push_request"):
     """May the engines get `version` now? The answer waits while an evaluation is pinned.
     `republished`: as in LeaseRequest."""
 
@@ -219,14 +219,14 @@ class PushRequest(_FromLearner, frozen=True, tag="push_request"):
     republished: int = 0
 
 
-class Publishing(_FromLearner, frozen=True, tag="publishing"):
+class AnnounceVersion(_FromLearner, frozen=True, tag="publishing"):
     """Engines are about to be given these weights. From its commit on the number is theirs alone,
     whether their push ends or not."""
 
     row: VersionRow
 
 
-class Published(_FromLearner, frozen=True, tag="published"):
+class PushDone(_FromLearner, frozen=True, tag="published"):
     """The engines serve `row.version` now. `through`: leases up to this one are contained in it."""
 
     row: VersionRow
@@ -314,16 +314,16 @@ class Engines(_Message, frozen=True, tag="engines"):
     engines: list[EngineAddress]
 
 
-class Judge(_Message, frozen=True, tag="judge"):
-    """Every episode of the group has an outcome: judge it."""
+class ScoreGroup(_Message, frozen=True, tag="judge"):
+    """Every episode of the group has an outcome: score it."""
 
     group: str
     task: Task
     episodes: list[EpisodeSummary]
 
 
-class JudgedGroup(msgspec.Struct, frozen=True):
-    """A group with its verdict: the `done` episodes with the rewards that the judge gave them, and
+class ScoredGroup(msgspec.Struct, frozen=True):
+    """A group with its scores: the `done` episodes with the rewards that scoring gave them, and
     whether the filter kept it, with its reason. `mint`: the number of the group in the run, from 1.
     """
 
@@ -354,7 +354,7 @@ class NoMoreLeases(_Message, frozen=True, tag="no_more_leases"):
     reason: str
 
 
-class PushGrant(_Message, frozen=True, tag="push_grant"):
+class PushGranted(_Message, frozen=True, tag="push_grant"):
     """No evaluation minds: push `version`."""
 
     version: int
@@ -376,13 +376,13 @@ class Event(_Message, frozen=True, tag="event"):
 
 
 _OfAll = Hello | Heartbeat
-_OfWorker = Capacity | Finished | Snapshot | Verdict
-_OfDriver = Tasks | Evaluate | PeerLost | Republish | Echo | Drain
-_Asked = LeaseRequest | Fetch | PushRequest
-_OfLearner = _Asked | Stepped | Publishing | Published | EvalWeightsSaved | Retire
+_OfWorker = Capacity | Finished | Snapshot | GroupScore
+_OfDriver = Tasks | Evaluate | PeerLost | Republish | Barrier | Drain
+_Asked = LeaseRequest | Fetch | MayPush
+_OfLearner = _Asked | Stepped | AnnounceVersion | PushDone | EvalWeightsSaved | Retire
 _ToAll = Welcome | Ack | Refused
-_ToWorker = Assign | Cancel | NewWeights | Engines | Judge
-_ToLearner = Lease | NoMoreLeases | PushGrant | Rows
+_ToWorker = Assign | Cancel | NewWeights | Engines | ScoreGroup
+_ToLearner = Lease | NoMoreLeases | PushGranted | Rows
 _ToDriver = TaskCredit | Event
 Message = _OfAll | _OfWorker | _OfDriver | _OfLearner | _ToAll | _ToWorker | _ToLearner | _ToDriver
 

@@ -18,7 +18,14 @@ source .venv/bin/activate
 
 port=6379
 mapfile -t nodes < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
-head=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname --ip-address | awk '{print $1}')
+# The address by which the others find the first node: that of its name, or, where the name means
+# loopback there, the first of its interfaces. Set HEAD_ADDRESS if neither is right.
+addresses() {
+    for option in --ip-address --all-ip-addresses; do
+        srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname "${option}" | tr -s ' ' '\n'
+    done
+}
+head=${HEAD_ADDRESS:-$(addresses | awk '/^[0-9.]+$/ && !/^127\./ && !found++')}
 export RAY_worker_niceness=0
 
 # Each step stays until the job ends, and takes what it started along.
@@ -28,7 +35,15 @@ for node in "${nodes[@]:1}"; do
     srun --overlap --nodes=1 --ntasks=1 --nodelist="${node}" \
         ray start --address="${head}:${port}" --block &
 done
-until [ "$(ray status --address="${head}:${port}" 2>/dev/null | grep -c node_)" -ge "${#nodes[@]}" ]; do
+joined() {
+    ray status --address="${head}:${port}" 2>/dev/null | grep -c node_ || true
+}
+tries=150
+until [ "$(joined)" -ge "${#nodes[@]}" ]; do
+    if [ $((tries--)) -eq 0 ]; then
+        echo "$(joined) of ${#nodes[@]} nodes joined Ray at ${head}:${port} within 5 minutes" >&2
+        exit 1
+    fi
     sleep 2
 done
 

@@ -16,8 +16,8 @@ from agentrl.cluster.events import RunState
 from agentrl.cluster.feeder import Feeder
 from agentrl.types import Task
 from agentrl.wire.messages import (
+    Barrier,
     Drain,
-    Echo,
     Event,
     Message,
     Refused,
@@ -91,7 +91,7 @@ class Driving:
         return self.in_loop(self._echo)  # type: ignore[no-any-return]
 
     async def _echo(self) -> RunState:
-        echo = Echo(uuid.uuid4().hex)
+        echo = Barrier(uuid.uuid4().hex)
         await self._peer.deliver(echo)
         with anyio.fail_after(300):
             await self.state.wait(lambda state: echo.id in state.echoes)

@@ -14,7 +14,7 @@ from agentrl.buffer.store import PayloadStore
 from agentrl.cluster.ports import free_ports
 from agentrl.learner.checkpoints import newest_valid
 from agentrl.types import Outcome
-from agentrl.wire.messages import Finished, Lease, Stepped, Tasks, Verdict
+from agentrl.wire.messages import Finished, GroupScore, Lease, Stepped, Tasks
 from tests.faults.counts import count
 from tests.faults.power.buffer import Recorded, unpaid
 from tests.faults.power.checkpoints import NUM_SAVED, Written, written
@@ -31,7 +31,7 @@ def test_the_record_of_a_buffer_is_whole(buffer_run: Recorded) -> None:
         disk.apply(record)
     assert disk.files() == _files_of(buffer_run.disk_root)
     kinds = {type(debt.message) for debt in buffer_run.debts}
-    assert kinds > {Finished, Verdict, Tasks, Stepped, Lease}
+    assert kinds > {Finished, GroupScore, Tasks, Stepped, Lease}
     assert len(buffer_run.debts) > 150
 
 

@@ -25,10 +25,10 @@ from agentrl.wire.messages import (
     Capacity,
     Event,
     Finished,
-    Judge,
+    GroupScore,
+    ScoreGroup,
     TaskCredit,
     Tasks,
-    Verdict,
     Welcome,
 )
 from agentrl.wire.peer import BufferPeer
@@ -71,9 +71,9 @@ class Worker:
                             episodes.start_soon(self._play, episode)
                     case Cancel():
                         self.playing -= set(message.episodes)
-                    case Judge():
+                    case ScoreGroup():
                         rewards = [summary.reward for summary in message.episodes]
-                        await self._peer.deliver(Verdict(message.group, rewards))
+                        await self._peer.deliver(GroupScore(message.group, rewards))
 
     async def _play(self, episode: EpisodeAssignment) -> None:
         await anyio.sleep(self._random.random() * 0.05)

@@ -20,7 +20,7 @@ from agentrl.wire.messages import (
     Lease,
     LeaseRequest,
     NoMoreLeases,
-    Published,
+    PushDone,
     Retire,
     Rows,
     Stepped,
@@ -83,7 +83,7 @@ class Learner:
         self.trained: list[str] = []
 
     async def run(self, end_at: tuple[int, ...]) -> None:
-        await self._peer.deliver(Published(VersionRow(1, None, 0), 0))
+        await self._peer.deliver(PushDone(VersionRow(1, None, 0), 0))
         number = 1
         while (header := await self._lease(number)) is not None:
             for group in header.groups:
@@ -93,7 +93,7 @@ class Learner:
             if number in end_at:
                 self._server.end_and_restart()
             self._versions.append(number + 1)
-            await self._peer.deliver(Published(VersionRow(number + 1, number, number), number))
+            await self._peer.deliver(PushDone(VersionRow(number + 1, number, number), number))
             if number % 2 == 0 or header.last:
                 await self._peer.deliver(Retire(number))
             number += 1

@@ -34,13 +34,13 @@ from agentrl.types import (
     TrajectoryRow,
 )
 from agentrl.wire.messages import (
+    AnnounceVersion,
     Fetch,
     Lease,
     LeaseRequest,
     Message,
     NoMoreLeases,
-    Published,
-    Publishing,
+    PushDone,
     Republish,
     Retire,
     Rows,
@@ -143,7 +143,7 @@ class World:
 
     @property
     def welcome(self) -> Welcome:
-        rows = {m.row.version: m.row for m in (*self.of(Publishing), *self.of(Published))}
+        rows = {m.row.version: m.row for m in (*self.of(AnnounceVersion), *self.of(PushDone))}
         retired = max((message.through for message in self.of(Retire)), default=0)
         return Welcome(1, 1.0, [rows[v] for v in sorted(rows)], retired_through=retired)
 

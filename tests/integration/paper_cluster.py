@@ -26,7 +26,7 @@ from agentrl.envs.tasks import RunTasks
 from agentrl.telemetry.recorder import Recorder
 from agentrl.telemetry.summary import RunSummary, read_summary
 from agentrl.types import EngineAddress, Task
-from agentrl.wire.messages import Drain, Echo, Envelope, Evaluate, Event, Hello, Welcome
+from agentrl.wire.messages import Barrier, Drain, Envelope, Evaluate, Event, Hello, Welcome
 from tests.integration.scripted_buffer import ScriptedBuffer
 
 
@@ -96,7 +96,7 @@ def kind_of(name: str) -> ProcessKind:
 
 
 class GreetedBuffer(ScriptedBuffer):
-    """Says when the driver has said Hello, and tells each Echo back."""
+    """Says when the driver has said Hello, and tells each Barrier back."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -106,8 +106,8 @@ class GreetedBuffer(ScriptedBuffer):
     async def _answer(self, identity: bytes, envelope: Envelope, columns: list[memoryview]) -> None:
         if isinstance(envelope.body, Evaluate):
             self.evaluated.append(envelope.body.id)
-        if isinstance(envelope.body, Echo):
-            self.answers[Echo] = Event("echo", {"id": envelope.body.id})
+        if isinstance(envelope.body, Barrier):
+            self.answers[Barrier] = Event("echo", {"id": envelope.body.id})
         await super()._answer(identity, envelope, columns)
         if isinstance(envelope.body, Hello):
             self.greeted.set()

@@ -36,10 +36,10 @@ from agentrl.wire.messages import (
     Cancel,
     Envelope,
     Finished,
+    GroupScore,
     Heartbeat,
     Hello,
-    Judge,
-    Verdict,
+    ScoreGroup,
     Welcome,
 )
 from agentrl.wire.messages import Message as WireMessage
@@ -129,9 +129,9 @@ def assignment(index: int, act: str) -> EpisodeAssignment:
     return EpisodeAssignment(EpisodeId("00000001", index), 1, 7, task, SamplingParams())
 
 
-def judge(group: str, task: str) -> Judge:
+def judge(group: str, task: str) -> ScoreGroup:
     summary = EpisodeSummary(0, Outcome.DONE, StopReason.TERMINATED, 1.0, {})
-    return Judge(group, Task(task, {}), [summary])
+    return ScoreGroup(group, Task(task, {}), [summary])
 
 
 class ScriptedBuffer:
@@ -141,7 +141,7 @@ class ScriptedBuffer:
         self._router = router
         self._identity = b""
         self.finished: dict[int, Finished] = {}
-        self.verdicts: dict[str, Verdict] = {}
+        self.scores: dict[str, GroupScore] = {}
         self._heard = anyio.Event()
 
     async def serve(self) -> None:
@@ -155,8 +155,8 @@ class ScriptedBuffer:
                     self.say(Heartbeat())
                 case Finished() as finished:
                     self.finished[finished.report.id.index] = finished
-                case Verdict() as verdict:
-                    self.verdicts[verdict.group] = verdict
+                case GroupScore() as score:
+                    self.scores[score.group] = score
             if envelope.seq:
                 self.say(Ack([envelope.seq]))
             self._heard.set()
@@ -269,11 +269,11 @@ async def test_episodes_go_on_while_a_filter_thinks(tmp_path: Path) -> None:
             buffer.say(judge("00000001", "slow"))
             buffer.say(Assign([assignment(0, "answer")]))
             await buffer.until(lambda: 0 in buffer.finished)
-            assert buffer.verdicts == {}
+            assert buffer.scores == {}
             _end_of_test.set()
             buffer.say(judge("00000002", "quick"))
-            await buffer.until(lambda: len(buffer.verdicts) == 2)
-            assert all(verdict.error is None for verdict in buffer.verdicts.values())
+            await buffer.until(lambda: len(buffer.scores) == 2)
+            assert all(score.error is None for score in buffer.scores.values())
     finally:
         _end_of_test.set()
 
@@ -285,8 +285,8 @@ async def test_an_env_that_compares_a_group_gives_its_rewards(
         first, other = judge("00000001", "t"), judge("00000002", "t")
         buffer.say(first)
         buffer.say(msgspec.structs.replace(other, task=Task("t", {"hard": True})))
-        await buffer.until(lambda: len(buffer.verdicts) == 2)
-    assert buffer.verdicts["00000001"] == Verdict("00000001", [2.0])
-    assert not buffer.verdicts["00000002"].keep
-    assert "the judge is away" in str(buffer.verdicts["00000002"].error)
+        await buffer.until(lambda: len(buffer.scores) == 2)
+    assert buffer.scores["00000001"] == GroupScore("00000001", [2.0])
+    assert not buffer.scores["00000002"].keep
+    assert "the judge is away" in str(buffer.scores["00000002"].error)
     assert "group 00000002: env_error: score_group failed 3 times" in caplog.text

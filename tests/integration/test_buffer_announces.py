@@ -12,7 +12,7 @@ from agentrl.buffer.ledger import LedgerReader
 from agentrl.errors import PeerLostError
 from agentrl.types import VersionRow
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.messages import Publishing
+from agentrl.wire.messages import AnnounceVersion
 from tests.integration.buffer_peers import small_run
 
 pytestmark = pytest.mark.anyio
@@ -22,12 +22,12 @@ ROW = VersionRow(0, None, 0)
 
 def announce(address: str) -> None:
     with BlockingPeer(address, role="learner", name="learner-0") as peer:
-        peer.deliver(Publishing(ROW))
+        peer.deliver(AnnounceVersion(ROW))
         peer.flush(20)
 
 
 def expect_welcome(address: str) -> None:
-    """The learner that takes the place of the one before, which never said Published."""
+    """The learner that takes the place of the one before, which never said PushDone."""
     with BlockingPeer(address, role="learner", name="learner-0") as peer:
         assert peer.welcome.versions == [ROW]
 
@@ -55,7 +55,7 @@ async def test_a_learner_does_not_wait_for_ever_for_a_buffer_that_is_gone(tmp_pa
         def lose_the_buffer() -> None:
             with BlockingPeer(settings.address, role="learner", name="learner-0") as peer:
                 anyio.from_thread.run_sync(tasks.cancel_scope.cancel)
-                peer.deliver(Publishing(ROW))
+                peer.deliver(AnnounceVersion(ROW))
                 with pytest.raises(PeerLostError, match="has not acknowledged 1 messages"):
                     peer.flush(0.3)
 

@@ -14,7 +14,7 @@ from agentrl.buffer import audit, run_buffer
 from agentrl.types import VersionRow
 from agentrl.wire.frames import MAX_MESSAGE_BYTES
 from agentrl.wire.keys import CurveKeys, make_keys
-from agentrl.wire.messages import Event, Lease, LeaseRequest, Message, Published, Stepped
+from agentrl.wire.messages import Event, Lease, LeaseRequest, Message, PushDone, Stepped
 from agentrl.wire.peer import BufferPeer
 from agentrl.wire.transport import DealerSocket
 from tests.integration.buffer_peers import Worker, feed, small_run
@@ -106,7 +106,7 @@ async def work(address: str, keys: CurveKeys | None, leases: int = 3) -> None:
         BufferPeer(address, role="worker", name="w0", keys=keys) as worker,
         anyio.create_task_group() as tasks,
     ):
-        await learner.deliver(Published(VersionRow(1, None, 0), 0))
+        await learner.deliver(PushDone(VersionRow(1, None, 0), 0))
         tasks.start_soon(feed, driver, events)
         tasks.start_soon(Worker(worker, [1], 3).run)
         with anyio.fail_after(500):
@@ -114,7 +114,7 @@ async def work(address: str, keys: CurveKeys | None, leases: int = 3) -> None:
                 await learner.send(LeaseRequest(number))
                 await until_lease(learner, number)
                 await learner.deliver(Stepped(number, False, 0.0, 0.0, 1.0))
-                await learner.deliver(Published(VersionRow(number + 1, number, number), number))
+                await learner.deliver(PushDone(VersionRow(number + 1, number, number), number))
             await learner.flush(60)
         tasks.cancel_scope.cancel()
 

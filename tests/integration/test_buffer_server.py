@@ -34,14 +34,14 @@ from agentrl.wire.messages import (
     Event,
     Fetch,
     Finished,
+    GroupScore,
     Hello,
-    Judge,
     Lease,
     LeaseRequest,
-    Published,
+    PushDone,
     Refused,
     Rows,
-    Verdict,
+    ScoreGroup,
 )
 from agentrl.wire.peer import BufferPeer
 from agentrl.wire.transport import DealerSocket
@@ -139,7 +139,7 @@ async def test_a_damaged_payload_is_reported_missing_and_the_others_are_served(
         ):
             tasks.start_soon(feed, driver, [])
             tasks.start_soon(Worker(worker, [1], 3).run)
-            await learner.deliver(Published(VersionRow(1, None, 0), 0))
+            await learner.deliver(PushDone(VersionRow(1, None, 0), 0))
             await learner.send(LeaseRequest(1))
             message, _ = await learner.receive()
             assert isinstance(message, Lease)
@@ -194,7 +194,7 @@ async def test_messages_that_cannot_be_read_are_refused_once_and_their_groups_en
         BufferPeer(address, role="worker", name="w0") as worker,
         anyio.create_task_group() as tasks,
     ):
-        await learner.deliver(Published(VersionRow(1, None, 0), 0))
+        await learner.deliver(PushDone(VersionRow(1, None, 0), 0))
         await learner.flush(60)
         await worker.send(Capacity(2))
         tasks.start_soon(feed, driver, [])
@@ -206,8 +206,8 @@ async def test_messages_that_cannot_be_read_are_refused_once_and_their_groups_en
         meta = TrajectoryMeta(5, 5, 1, 0.0, [(1, 5)])
         report = EpisodeReport(second, Outcome.DONE, StopReason.TERMINATED, [meta])
         await worker.deliver(Finished(report), columns_of(second, 5, 1))
-        order = await receive_one(worker, Judge)
-        await worker.deliver(Verdict(order.group, rewards=wrong))
+        order = await receive_one(worker, ScoreGroup)
+        await worker.deliver(GroupScore(order.group, rewards=wrong))
         assert "cannot read it" in (await receive_one(worker, Refused)).reason
         await worker.flush(60)
         tasks.cancel_scope.cancel()
@@ -246,7 +246,7 @@ async def test_a_forged_number_costs_its_episode_and_nobody_elses(
             BufferPeer(address, role="worker", name="w0") as worker,
             anyio.create_task_group() as tasks,
         ):
-            await learner.deliver(Published(VersionRow(1, None, 0), 0))
+            await learner.deliver(PushDone(VersionRow(1, None, 0), 0))
             for name in ("huge", "unclear"):
                 tasks_of_set = [Task(f"{name}{i}", {}) for i in range(2)]
                 await driver.deliver(Evaluate(name, name, tasks_of_set, 1, SamplingParams()))
@@ -286,6 +286,6 @@ async def forge(worker: BufferPeer, numbers: list[float]) -> None:
                     group = "1" if is_scored else each.id.group
                     columns = columns_of(EpisodeId(group, each.id.index), 3, 1)
                     await worker.deliver(Finished(report), columns)
-            case Judge():
+            case ScoreGroup():
                 given = verdicts.popleft() if verdicts else 1.0
-                await worker.deliver(Verdict(message.group, [given]))
+                await worker.deliver(GroupScore(message.group, [given]))

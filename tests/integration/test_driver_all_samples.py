@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
-from agentrl.wire.messages import JudgedGroup
+from agentrl.wire.messages import ScoredGroup
 from tests.integration.paper_cluster import Play, playing
 
 MINE = """\
@@ -33,8 +33,8 @@ def save(args, all_samples, data_source):
 
 async def judged(play: Play, mint: int, *, kept: bool) -> None:
     episode = EpisodeSummary(0, Outcome.DONE, StopReason.TERMINATED, 1.0, {}, "four")
-    group = JudgedGroup(mint, Task(str(mint), {"input": "2+2"}), [episode], kept)
-    await play.tell("judged", **msgspec.structs.asdict(group))
+    group = ScoredGroup(mint, Task(str(mint), {"input": "2+2"}), [episode], kept)
+    await play.tell("scored", **msgspec.structs.asdict(group))
 
 
 @pytest.mark.parametrize(

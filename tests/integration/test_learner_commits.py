@@ -11,7 +11,7 @@ import torch
 from agentrl.errors import ConfigError, DataError, PeerLostError
 from agentrl.learner.checkpoints import iterations
 from agentrl.learner.manifest import FileFacts
-from agentrl.wire.messages import Message, Published, Publishing, Retire, Stepped, Welcome
+from agentrl.wire.messages import AnnounceVersion, Message, PushDone, Retire, Stepped, Welcome
 from tests.collectives import Threads
 from tests.integration.learner_world import World, learn
 from tests.integration.toy_backend import ToyBackend
@@ -110,7 +110,7 @@ class Unconfirmed(World):
     dies_pushing: int | None = None
 
     def take(self, message: Message) -> None:
-        if isinstance(message, Published) and message.row.version == self.dies_pushing:
+        if isinstance(message, PushDone) and message.row.version == self.dies_pushing:
             raise PeerLostError("killed")
         super().take(message)
 
@@ -127,8 +127,8 @@ def test_a_version_that_engines_may_hold_is_never_another_sets_number(tmp_path: 
     world.dies_pushing = None
     _, resumed = learn(world, **flags)
     assert world.pushes == sorted(set(world.pushes)), "a number was given twice"
-    assert set(world.pushes) - {row.row.version for row in world.of(Published)} == set(deaths)
-    announced = [message.row for message in world.of(Publishing)]
+    assert set(world.pushes) - {row.row.version for row in world.of(PushDone)} == set(deaths)
+    announced = [message.row for message in world.of(AnnounceVersion)]
     assert [row.version for row in announced] == world.pushes
     assert len({row.recipe for row in announced} - {0}) == 1
     begun = [(row.version, row.parent, row.iteration) for row in announced[4:6]]
@@ -159,8 +159,8 @@ def test_tokens_of_weights_that_were_lost_in_their_push_are_as_young_as_those_ma
 def test_engines_are_given_nothing_that_the_buffer_has_not_committed() -> None:
     class Checking(LazyBuffer):
         def publish(self, version: int, tensors: Any) -> Any:
-            assert self.delivered[: self.num_committed][-1] == self.of(Publishing)[-1]
-            assert self.of(Publishing)[-1].row.version == version
+            assert self.delivered[: self.num_committed][-1] == self.of(AnnounceVersion)[-1]
+            assert self.of(AnnounceVersion)[-1].row.version == version
             return super().publish(version, tensors)
 
     world = Checking([2] * 3)
@@ -171,9 +171,9 @@ def test_engines_are_given_nothing_that_the_buffer_has_not_committed() -> None:
 def test_without_engines_a_version_needs_no_announcement() -> None:
     world = World([])
     learn(world, loss_type="sft_loss")
-    (first,) = world.of(Published)
+    (first,) = world.of(PushDone)
     assert (first.row.version, first.row.parent, first.row.iteration) == (0, None, 0)
-    assert world.of(Publishing) == []
+    assert world.of(AnnounceVersion) == []
 
 
 # ---- a checkpoint and a ledger that do not fit ---------------------------------------------------

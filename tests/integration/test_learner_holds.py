@@ -10,13 +10,13 @@ import pytest
 
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.run import RunConfig
-from agentrl.learner.asking import TURN_S
+from agentrl.learner.collective_request import TURN_S
 from agentrl.learner.loop import LearnerOutcome, run_learner
 from agentrl.wire.messages import (
+    MayPush,
     Message,
-    Published,
-    PushGrant,
-    PushRequest,
+    PushDone,
+    PushGranted,
     Republish,
     Retire,
     Stepped,
@@ -40,17 +40,17 @@ class HoldingPeer(WorldPeer):
         self._rounds = self._left = rounds
 
     def send(self, message: Message, /) -> None:
-        if not isinstance(message, PushRequest):
+        if not isinstance(message, MayPush):
             super().send(message)
         elif not self.asked or self.asked[-1] != message.version:
             self.asked.append(message.version)
             self._left = self._rounds
             if message.version == self._republish_at:
                 self._answers.append((Republish(1), []))
-            self._answers.append((PushGrant(message.version), []))
+            self._answers.append((PushGranted(message.version), []))
 
     def receive(self, timeout_s: float, /) -> tuple[Message, Sequence[Any]]:
-        if self._answers and isinstance(self._answers[0][0], PushGrant) and self._left > 0:
+        if self._answers and isinstance(self._answers[0][0], PushGranted) and self._left > 0:
             self._left -= 1
             self._clock.advance(timeout_s)
             raise TimeoutError
@@ -100,9 +100,9 @@ def test_every_push_but_the_first_is_asked_for_and_its_wait_is_counted(
 ) -> None:
     world = World([2] * 3, mark_last=False)
     _, peer = learn_held(world, tmp_path, update_weights_interval=2, num_ranks=num_ranks)
-    assert [message.row.version for message in world.of(Published)] == [0, 1, 2]
+    assert [message.row.version for message in world.of(PushDone)] == [0, 1, 2]
     assert peer.asked == [1, 2], "the last push, at the end of the run, is no exception"
-    holds = [message.metrics["perf/eval_hold_s"] for message in world.of(Published)]
+    holds = [message.metrics["perf/eval_hold_s"] for message in world.of(PushDone)]
     assert holds[0] == 0
     assert holds[1] >= 2 * TURN_S
     assert holds[2] >= 2 * TURN_S
@@ -114,7 +114,7 @@ def test_evaluations_beside_hold_nothing(tmp_path: Path) -> None:
     world = World([2] * 3)
     _, peer = learn_held(world, tmp_path, eval_mode="beside")
     assert peer.asked == []
-    assert [message.metrics["perf/eval_hold_s"] for message in world.of(Published)] == [0] * 4
+    assert [message.metrics["perf/eval_hold_s"] for message in world.of(PushDone)] == [0] * 4
 
 
 @pytest.mark.parametrize("interval", [1, 2])
@@ -142,6 +142,6 @@ def test_a_late_engine_gets_its_weights_in_the_midst_of_a_hold(tmp_path: Path) -
     world = World([2] * 2)
     learn_held(world, tmp_path, rounds=5, republish_at=1)
     assert world.pushes == [0, 1, 2]
-    rows = [message.row for message in world.of(Published)]
+    rows = [message.row for message in world.of(PushDone)]
     assert [(row.version, row.iteration) for row in rows] == [(0, 0), (1, 1), (2, 2)]
-    assert world.of(Published)[1].metrics["perf/eval_hold_s"] < 5 * TURN_S
+    assert world.of(PushDone)[1].metrics["perf/eval_hold_s"] < 5 * TURN_S

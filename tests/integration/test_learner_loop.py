@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from agentrl.algorithms.rows import LossFn, MicroBatch
-from agentrl.learner.asking import LearnerPeer
 from agentrl.learner.backend import StepResult
+from agentrl.learner.collective_request import LearnerPeer
 from agentrl.learner.loop import LearnerOutcome
 from agentrl.types import VersionRow
 from agentrl.wire.blocking import BlockingPeer
-from agentrl.wire.messages import Message, Published, Publishing, Retire, Stepped
+from agentrl.wire.messages import AnnounceVersion, Message, PushDone, Retire, Stepped
 from tests.collectives import Threads
 from tests.estimators import ESTIMATORS, flags_of
 from tests.integration.learner_world import GOAL, World, learn
@@ -90,7 +90,7 @@ def test_ranks_of_context_parallelism_share_a_micro_batch_of_all_their_tokens() 
 def test_the_buffer_hears_every_event_once_and_in_order() -> None:
     world = World([3, 3, 1])
     outcome, (backend,) = learn(world)
-    recipe = world.of(Published)[0].row.recipe
+    recipe = world.of(PushDone)[0].row.recipe
     row = VersionRow(0, None, 0, recipe)
     expected: list[tuple[object, ...]] = [("publishing", row), ("published", row, 0)]
     for k in (1, 2, 3):
@@ -109,9 +109,9 @@ def test_the_buffer_hears_every_event_once_and_in_order() -> None:
 def _brief(message: Message | Path) -> tuple[object, ...]:
     if isinstance(message, Path):
         return ("saved", message)
-    if isinstance(message, Publishing):
+    if isinstance(message, AnnounceVersion):
         return ("publishing", message.row)
-    if isinstance(message, Published):
+    if isinstance(message, PushDone):
         return ("published", message.row, message.through)
     if isinstance(message, Stepped):
         return ("stepped", message.number)
@@ -263,7 +263,7 @@ def test_a_request_to_stop_ends_between_iterations_without_a_push() -> None:
         save_interval=2,
         should_stop=lambda: len(world.of(Stepped)) == 3,
     )
-    assert [p.through for p in world.of(Published)] == [0, 2]
+    assert [p.through for p in world.of(PushDone)] == [0, 2]
     assert world.delivered[-2:] == [Path("out"), Retire(through=2)]
     assert outcome.reason == "the learner was asked to stop"
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agentrl.algorithms.rows import MicroBatch
 from agentrl.telemetry.metrics import REGISTRY
-from agentrl.wire.messages import Published, Stepped
+from agentrl.wire.messages import PushDone, Stepped
 from tests.integration.learner_world import World, learn
 
 FILE = Path(__file__).with_name("metric_names.json")
@@ -53,7 +53,7 @@ def names_of(run: str) -> list[str]:
     world = World([3] * 4, lag=flags.pop("lag", 0), shown=flags.pop("shown", False))
     with torch.random.fork_rng():
         learn(world, **flags)
-    told = [message.metrics for message in (*world.of(Stepped), *world.of(Published))]
+    told = [message.metrics for message in (*world.of(Stepped), *world.of(PushDone))]
     return sorted({name for metrics in told for name in metrics})
 
 

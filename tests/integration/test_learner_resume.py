@@ -13,7 +13,7 @@ from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, InfrastructureError, PeerLostError
 from agentrl.learner.backend import StepResult
 from agentrl.learner.manifest import describe, read_verified
-from agentrl.wire.messages import Published, Retire, Stepped
+from agentrl.wire.messages import PushDone, Retire, Stepped
 from tests import estimators
 from tests.collectives import Threads
 from tests.integration.learner_world import World, learn
@@ -44,11 +44,11 @@ def test_a_learner_that_died_goes_on_as_if_nothing_had_happened(
         learn(world, should_stop=lambda: next(stops, True), **flags)
     world.dies_after = None
     restored = (dies_after - 1) // save_interval * save_interval if num_ranks == 1 else dies_after
-    versions = len(world.of(Published))
+    versions = len(world.of(PushDone))
     outcome, resumed = learn(world, **flags)
     assert torch.equal(resumed[0].table, unharmed[0].table)
     assert outcome.num_iterations == 7
-    again = world.of(Published)[versions].row
+    again = world.of(PushDone)[versions].row
     assert (again.version, again.iteration) == (versions, restored)
     assert torch.equal(world.tables[again.version], world.tables[restored])
 
@@ -108,9 +108,9 @@ POINTS = (
     "fetch",
     "backward",
     "Stepped",
-    "Publishing",
+    "AnnounceVersion",
     "push",
-    "Published",
+    "PushDone",
     "flush",
     "save",
 )
@@ -128,7 +128,7 @@ KILLS = [
         "of the user's, with a state",
     )
     for point in POINTS
-    if algorithm != "sft" or point not in ("Publishing", "push")
+    if algorithm != "sft" or point not in ("AnnounceVersion", "push")
 ]
 
 
@@ -321,7 +321,7 @@ def test_the_weights_of_another_run_may_be_taken_along(tmp_path: Path) -> None:
     world = World([2])
     learn(world, save=str(tmp_path / "b"), load=str(tmp_path / "a"), run_id="second")
     assert torch.equal(world.tables[0], first[0].table)
-    first = world.of(Published)[0].row
+    first = world.of(PushDone)[0].row
     assert (first.version, first.parent, first.iteration) == (0, None, 0)
 
 

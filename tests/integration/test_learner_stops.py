@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import ConfigError, DataError, HealthError
-from agentrl.wire.messages import Published, Publishing, Stepped
+from agentrl.wire.messages import AnnounceVersion, PushDone, Stepped
 from tests.collectives import Threads
 from tests.integration.learner_world import GOAL, World, learn
 from tests.integration.toy_backend import ToyBackend
@@ -16,7 +16,7 @@ def test_an_engine_with_other_weights_stops_the_first_iteration_with_the_numbers
     world = World([11] * 3, shift=0.05)
     with pytest.raises(HealthError, match=r"264 on-policy tokens is 0\.05 in the mean"):
         learn(world)
-    assert [type(message) for message in world.delivered] == [Publishing, Published]
+    assert [type(message) for message in world.delivered] == [AnnounceVersion, PushDone]
 
 
 _MINE = """
@@ -113,4 +113,4 @@ def test_ranks_that_would_train_another_plan_or_remember_otherwise_stop_before_a
     world = World([2])
     with pytest.raises(DataError, match=f"rank 1 of 2 has another {what} than rank 0: Mine must"):
         learn(world, num_ranks=2, advantage_estimator=str(tmp_path / "mine.py"))
-    assert [type(message) for message in world.delivered] == [Publishing, Published]
+    assert [type(message) for message in world.delivered] == [AnnounceVersion, PushDone]

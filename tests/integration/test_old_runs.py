@@ -16,7 +16,7 @@ from agentrl.buffer.rows import LedgerState
 from agentrl.cli import main as cli
 from agentrl.clock import MonotonicClock
 from agentrl.config.resolve import parse
-from agentrl.learner.exchange import RowClient
+from agentrl.learner.lease_client import RowClient
 from agentrl.types import Fate, SamplingParams, SpanKind
 from agentrl.view.choice import Choice
 from agentrl.view.episodes import read_episodes

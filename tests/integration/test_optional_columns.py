@@ -27,8 +27,8 @@ from agentrl.columns import TOKEN_BYTES, Column
 from agentrl.config.run import RunConfig
 from agentrl.errors import DataError
 from agentrl.learner.algorithm_trial import try_algorithm
-from agentrl.learner.exchange import RowClient
 from agentrl.learner.iteration import train_lease
+from agentrl.learner.lease_client import RowClient
 from agentrl.lineage import Lineage
 from agentrl.types import LeaseHeader, StopReason, Task, VersionRow
 from agentrl.view.choice import Choice
@@ -38,7 +38,7 @@ from agentrl.wire.messages import (
     Lease,
     LeaseRequest,
     Message,
-    Published,
+    PushDone,
     TaskCredit,
     Tasks,
     Welcome,
@@ -159,7 +159,7 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arrived]:
     server = Server(settings, run)
     try:
         with BlockingPeer(server.address, role="learner", name="learner-0") as learner:
-            learner.deliver(Published(FIRST, 0))
+            learner.deliver(PushDone(FIRST, 0))
             with BlockingPeer(server.address, role="driver", name="driver") as driver:
                 awaited(driver, TaskCredit)
                 tasks = [Task(f"t{i}", {}) for i in range(GROUPS)]

@@ -60,13 +60,13 @@ from agentrl.wire.messages import (
     Event,
     Fetch,
     Finished,
-    Judge,
+    GroupScore,
+    MayPush,
     Message,
-    PushRequest,
     Refused,
     Rows,
+    ScoreGroup,
     TaskCredit,
-    Verdict,
     Welcome,
 )
 from agentrl.wire.peer import BufferPeer, Received
@@ -153,7 +153,7 @@ class LearnerPeer(BlockingPeer):
 
     def send(self, message: Message, columns: Sequence[ColumnBuffer] = ()) -> None:
         super().send(message, columns)
-        if isinstance(message, PushRequest):
+        if isinstance(message, MayPush):
             self.asked = message.version
             super().send(Fetch(0, []))
 
@@ -185,9 +185,9 @@ class Agents:
                             episodes.start_soon(self._play, episode)
                     case Cancel():
                         self.playing -= set(message.episodes)
-                    case Judge():
+                    case ScoreGroup():
                         rewards = [summary.reward for summary in message.episodes]
-                        await self._peer.deliver(Verdict(message.group, rewards))
+                        await self._peer.deliver(GroupScore(message.group, rewards))
 
     async def _play(self, episode: EpisodeAssignment) -> None:
         first = self._engine.version

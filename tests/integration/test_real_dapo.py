@@ -52,8 +52,8 @@ def test_the_preset_trains_and_length_costs_what_it_should(tmp_path: Path) -> No
         assert metrics["rollout/overlong_penalty"] == pytest.approx(sum(lost) / len(lost))
         assert metrics["rollout/num_overlong_filtered"] == sum(cut)
         for episode, less, is_cut in zip(episodes, lost, cut, strict=True):
-            assert episode.judged is not None
-            wanted = 0.0 if is_cut else episode.judged - less
+            assert episode.scored is not None
+            wanted = 0.0 if is_cut else episode.scored - less
             assert episode.advantage == pytest.approx(wanted)
     assert any(metrics["rollout/overlong_penalty"] > 0 for metrics in steps)
 

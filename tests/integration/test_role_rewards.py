@@ -1,5 +1,5 @@
 """Rewards of roles: from a rollout, or a function in slime's signature, to the report of its
-episode, and from reports to the verdict on their group."""
+episode, and from reports to the score on their group."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import pytest
 from agentrl.actors.endpoint.server import Endpoint
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import FILTER, judge_group
+from agentrl.actors.group_scoring import FILTER, score_group
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.report import PlayedEpisode
@@ -26,7 +26,7 @@ from agentrl.errors import ChatError, EnvError
 from agentrl.roles import MAX_ROLE, is_name
 from agentrl.types import EpisodeReport, EpisodeSummary, Outcome, StopReason
 from agentrl.user_code import load
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.integration.rollout_programs import program
 from tests.unit.generate_asking import PARIS, asked
 from tests.unit.generate_ground import CONFIG, TASK, play_function
@@ -264,12 +264,12 @@ async def test_a_role_of_a_sample_is_a_name(role: Any) -> None:
 # ---- the judge -----------------------------------------------------------------------------------
 
 
-def judged(episodes: Sequence[tuple[float, dict[str, float]]]) -> Judge:
+def judged(episodes: Sequence[tuple[float, dict[str, float]]]) -> ScoreGroup:
     summaries = [
         EpisodeSummary(index, Outcome.DONE, StopReason.TERMINATED, reward, {}, earned=own)
         for index, (reward, own) in enumerate(episodes)
     ]
-    return Judge("00000001", TASK, summaries)
+    return ScoreGroup("00000001", TASK, summaries)
 
 
 @pytest.mark.parametrize(
@@ -286,19 +286,19 @@ async def test_a_group_of_equal_episodes_is_kept_where_its_roles_differ(
     episodes: list[tuple[float, dict[str, float]]], keep: bool, tmp_path: Path
 ) -> None:
     shipped = load(FILTER, "check_reward_nonzero_std")
-    verdict = await judge_group(judged(episodes), shipped, Failures(), flags=ROLE)
-    assert (verdict.keep, verdict.rewards) == (keep, [reward for reward, _ in episodes])
+    score = await score_group(judged(episodes), shipped, Failures(), flags=ROLE)
+    assert (score.keep, score.rewards) == (keep, [reward for reward, _ in episodes])
     (tmp_path / "mine.py").write_text(
         "def keep(rewards, task, *, roles):\n    return True, repr((rewards, roles))\n"
     )
-    verdict = await judge_group(
+    score = await score_group(
         judged(episodes), load(FILTER, f"{tmp_path}/mine.py:keep"), Failures(), flags=ROLE
     )
     roles: dict[str, list[float]] = {}
     for _, own in episodes:
         for name, reward in own.items():
             roles.setdefault(name[0] if "#" in name else name, []).append(reward)
-    assert verdict.reason == repr(([reward for reward, _ in episodes], roles))
+    assert score.reason == repr(([reward for reward, _ in episodes], roles))
 
 
 async def test_what_score_group_gives_to_an_episode_its_roles_get() -> None:

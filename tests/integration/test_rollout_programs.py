@@ -111,10 +111,10 @@ async def test_a_program_that_is_cancelled_is_ended_with_its_children(tmp_path: 
     ("rest", "said"),
     [
         ("sys.exit('I give up')", "exit code 1: I give up"),
-        ("print('no reward', flush=True); os._exit(0)", "'no reward', no reward"),
+        ("print('no reward', flush=True); os._exit(0)", "'no reward', which is no reward"),
         ("sys.stdout.flush(); os._exit(0)", "'<tool_call>I print what I like</tool_call>'"),
-        ("print('NaN', flush=True); os._exit(0)", "'NaN', no reward"),
-        ("print('true', flush=True); os._exit(0)", "'true', no reward"),
+        ("print('NaN', flush=True); os._exit(0)", "'NaN', which is no reward"),
+        ("print('true', flush=True); os._exit(0)", "'true', which is no reward"),
     ],
 )
 async def test_a_program_that_fails_or_tells_no_reward_is_an_env_error(

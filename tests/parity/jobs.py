@@ -19,7 +19,7 @@ from agentrl.columns import Column
 from agentrl.errors import InfrastructureError
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CopiesState
-from agentrl.learner.exchange import SharesRows
+from agentrl.learner.lease_client import SharesRows
 
 VOCAB = 96
 #: Seconds that a pipe has no reader: more than a collective waits there.

@@ -264,6 +264,7 @@ PIPELINE = {"pipeline_model_parallel_size": 2}
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tp2": ("qwen3", {"tensor_model_parallel_size": 2}),
     "pp2": ("qwen3", PIPELINE),
+    "ep2": ("qwen3-moe", {"expert_model_parallel_size": 2}),
     "pp2-twice": ("qwen3-4layers", PIPELINE | {"num_virtual_stages_per_pipeline_rank": 2}),
 }
 

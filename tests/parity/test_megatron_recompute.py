@@ -129,3 +129,6 @@ def test_a_deterministic_step_is_the_same_step(model: str, step: Callable[..., S
     assert (was_on, torch.are_deterministic_algorithms_enabled()) == (True, False)
     assert found[0] == pytest.approx(norm, rel=1e-6)
     assert apart(found[1], gradients) < 1e-6
+    again = step(model, deterministic_mode=True)
+    assert again[0] == found[0]
+    assert all(torch.equal(again[1][name], found[1][name]) for name in gradients)

@@ -28,14 +28,14 @@ from agentrl.types import (
 from agentrl.wire.messages import (
     Capacity,
     Finished,
+    GroupScore,
     Hello,
     LeaseRequest,
     Message,
-    Published,
+    PushDone,
     Refused,
     Stepped,
     Tasks,
-    Verdict,
 )
 from tests.property.buffer_model import WORKERS, Model
 
@@ -147,7 +147,7 @@ class BufferLife(RuleBasedStateMachine):
 
     def say_verdicts(self, name: str, *, keep: bool) -> None:
         for group, size in list(self.model.workers[name].orders.items()):
-            self.say(name, Verdict(group, [0.5] * size, keep))
+            self.say(name, GroupScore(group, [0.5] * size, keep))
         self.model.workers[name].orders.clear()
 
     def work(self) -> None:
@@ -169,7 +169,7 @@ class BufferLife(RuleBasedStateMachine):
         version = len(self.model.versions) + 1
         row = VersionRow(version, parent, iteration)
         self.model.published(row, through)
-        sent = self.say("learner", Published(row, through))
+        sent = self.say("learner", PushDone(row, through))
         assert not any(isinstance(message, Refused) for message in sent)
 
     def teardown(self) -> None:

@@ -46,6 +46,7 @@ from agentrl.types import (
     VersionRow,
 )
 from agentrl.wire.messages import (
+    AnnounceVersion,
     Drain,
     Evaluate,
     Event,
@@ -53,11 +54,10 @@ from agentrl.wire.messages import (
     Finished,
     Lease,
     LeaseRequest,
+    MayPush,
     NoMoreLeases,
-    Published,
-    Publishing,
-    PushGrant,
-    PushRequest,
+    PushDone,
+    PushGranted,
     Retire,
     Stepped,
 )
@@ -74,6 +74,9 @@ EVALUATED = (1, 16, 22, 33)
 
 #: Characters of an effect that a difference shows.
 SHOWN = 2000
+
+#: Names of messages in the logs, and those that they have today.
+RENAMED = {"Judge": "ScoreGroup", "PushGrant": "PushGranted"}
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (FromPeer, Stored, Unreadable, Tick)
@@ -103,8 +106,17 @@ def names() -> list[str]:
 
 
 def read(name: str) -> Log:
-    """The log of this name."""
-    return msgspec.msgpack.decode(lzma.decompress(_path(name).read_bytes()), type=Log)
+    """The log of this name, with its messages under the names of today."""
+    log = msgspec.msgpack.decode(lzma.decompress(_path(name).read_bytes()), type=Log)
+    for line in log.lines:
+        line.effects = [_renamed(effect) for effect in line.effects]
+    return log
+
+
+def _renamed(effect: str) -> str:
+    for old, new in RENAMED.items():
+        effect = effect.replace(f'{{"{old}": ', f'{{"{new}": ')
+    return effect
 
 
 def difference(log: Log) -> str | None:
@@ -242,7 +254,7 @@ def _evaluate_now_and_then(world: World, rng: random.Random) -> None:
             if name.startswith("driver"):
                 peer.deliver(rng.choice(orders[-2:]))
             elif name.startswith("learner") and rng.random() < 0.5:
-                peer.send(PushRequest(left))
+                peer.send(MayPush(left))
         world.timeline.after(rng.expovariate(1 / 4.0), again)
 
     world.timeline.after(1.0, again)
@@ -301,7 +313,7 @@ async def _serve(settings: BufferSettings, folder: Path, *, task_status: Any) ->
 
 
 async def _learn(learner: BufferPeer, driver: BufferPeer, versions: list[int]) -> None:
-    await learner.deliver(Published(VersionRow(1, None, 0), 0))
+    await learner.deliver(PushDone(VersionRow(1, None, 0), 0))
     for number in range(1, 9):
         await learner.send(LeaseRequest(number))
         answer = await _answer(learner)
@@ -315,12 +327,12 @@ async def _learn(learner: BufferPeer, driver: BufferPeer, versions: list[int]) -
             Evaluate("heldout", f"e{number}", tasks, 2, SamplingParams(), beside=True, pinned=True)
         )
         await driver.flush(30)
-        await learner.send(PushRequest(number + 1))
+        await learner.send(MayPush(number + 1))
         await _answer(learner)
         row = VersionRow(number + 1, number, number)
-        await learner.deliver(Publishing(row))
+        await learner.deliver(AnnounceVersion(row))
         versions.append(number + 1)
-        await learner.deliver(Published(row, number))
+        await learner.deliver(PushDone(row, number))
         if number % 2 == 0:
             await learner.deliver(Retire(number))
     await learner.flush(30)
@@ -329,7 +341,7 @@ async def _learn(learner: BufferPeer, driver: BufferPeer, versions: list[int]) -
 async def _answer(learner: BufferPeer) -> object:
     while True:
         message, _ = await learner.receive()
-        if isinstance(message, Lease | NoMoreLeases | PushGrant):
+        if isinstance(message, Lease | NoMoreLeases | PushGranted):
             return message
 
 

@@ -17,7 +17,7 @@ from agentrl.types import (
     TrajectoryMeta,
     VersionRow,
 )
-from agentrl.wire.messages import Assign, Cancel, Judge, Lease, Message, TaskCredit, Welcome
+from agentrl.wire.messages import Assign, Cancel, Lease, Message, ScoreGroup, TaskCredit, Welcome
 
 WORKERS = ("w0", "w1", "w2")
 
@@ -69,7 +69,7 @@ class Model:
                     self._assign(name, episode.id)
             case Cancel():
                 self.workers[name].playing -= set(message.episodes)
-            case Judge():
+            case ScoreGroup():
                 self.workers[name].orders[message.group] = len(message.episodes)
             case Lease(header):
                 self._lease(header)

@@ -1,6 +1,6 @@
 """A life of the core with evaluations, and the same life without them: training sees no difference.
 
-Lives are random: reports of every outcome, verdicts, leases, recoveries, pushes, reconnects, losses
+Lives are random: reports of every outcome, scores, leases, recoveries, pushes, reconnects, losses
 of workers, a buffer that is restarted, evaluations of every sort beside it all. Then the
 evaluations are erased (what spoke of them becomes a heartbeat) and another core is told the rest.
 
@@ -37,29 +37,29 @@ from agentrl.types import (
 )
 from agentrl.wire.messages import (
     Ack,
+    AnnounceVersion,
     Assign,
     Cancel,
     Capacity,
     Drain,
     Evaluate,
     Finished,
+    GroupScore,
     Heartbeat,
     Hello,
-    Judge,
     Lease,
     LeaseRequest,
+    MayPush,
     Message,
     PeerLost,
-    Published,
-    Publishing,
-    PushGrant,
-    PushRequest,
+    PushDone,
+    PushGranted,
     Refused,
     Retire,
+    ScoreGroup,
     Stepped,
     TaskCredit,
     Tasks,
-    Verdict,
     Welcome,
 )
 
@@ -82,7 +82,7 @@ class Worker:
     def __init__(self) -> None:
         self.incarnation = 1
         self.playing: dict[EpisodeId, EpisodeAssignment] = {}
-        self.orders: list[Judge] = []
+        self.orders: list[ScoreGroup] = []
 
 
 class Cores:
@@ -134,8 +134,9 @@ class Life:
         for name in WORKERS:
             self.worker_starts(name)
         deeds: list[Callable[[], None]] = [
-            self.offer, self.plays, self.plays, self.plays, self.plays, self.judges, self.judges,
-            self.trains, self.trains, self.evaluates, self.asks_to_push, self.waits,
+            self.offer, self.plays, self.plays, self.plays, self.plays,
+            self.scores_groups, self.scores_groups, self.trains, self.trains, self.evaluates,
+            self.asks_to_push, self.waits,
         ]  # fmt: skip
         rare = [self.reconnects, self.worker_starts_again, self.learner_starts, self.restarts]
         for _ in range(steps):
@@ -163,7 +164,7 @@ class Life:
             case Cancel(ids):
                 for id in ids:
                     worker.playing.pop(id, None)
-            case Judge():
+            case ScoreGroup():
                 worker.orders.append(message)
             case Lease(header):
                 self.lease = header.number
@@ -204,12 +205,12 @@ class Life:
         else:
             self.do(event)
 
-    def judges(self) -> None:
+    def scores_groups(self) -> None:
         name = self.rng.choice(WORKERS)
         while self.workers[name].orders:
             order = self.workers[name].orders.pop()
             rewards = [float(each.index) for each in order.episodes]
-            self.say(self.peer(name), Verdict(order.group, rewards, self.rng.random() < 0.8))
+            self.say(self.peer(name), GroupScore(order.group, rewards, self.rng.random() < 0.8))
 
     def trains(self) -> None:
         peer = f"learner.{self.learner}"
@@ -228,8 +229,8 @@ class Life:
         row = VersionRow(self.version + 1, self.version if self.version > 0 else None, self.stepped)
         self.version += 1
         if self.rng.random() < 0.5:
-            self.say(peer, Publishing(row))
-        self.say(peer, Published(row, self.stepped))
+            self.say(peer, AnnounceVersion(row))
+        self.say(peer, PushDone(row, self.stepped))
 
     def evaluates(self) -> None:
         number = self.rng.randint(max(1, self.orders - 1), self.orders + 1)
@@ -243,7 +244,7 @@ class Life:
         self.say("driver.1", order)
 
     def asks_to_push(self) -> None:
-        self.say(f"learner.{self.learner}", PushRequest(self.version + 1))
+        self.say(f"learner.{self.learner}", MayPush(self.version + 1))
 
     def waits(self) -> None:
         self.now += self.rng.choice([0.5, 2.0, 5.0])
@@ -329,7 +330,7 @@ def of_training(effects: list[Effect]) -> Iterator[Effect]:
             case Send(peer, Cancel(ids)):
                 if left := [id for id in ids if not is_of_evaluation(id)]:
                     yield Send(peer, Cancel(left))
-            case Send(_, PushGrant()):
+            case Send(_, PushGranted()):
                 pass
             case Notify(event) if event.kind in OF_EVALUATIONS:
                 pass

@@ -20,9 +20,9 @@ def test_the_logs_hold_what_a_core_meets() -> None:
     assert {line.kind for line in lines} == {"start", "FromPeer", "Stored", "Tick"}
     assert sum(line.kind == "start" for line in lines) > 40
     for word in (
-        "Judge",
+        "ScoreGroup",
         "Cancel",
-        "PushGrant",
+        "PushGranted",
         "NewWeights",
         "DropSegments",
         "Refused",

@@ -62,7 +62,7 @@ def scenario_of(seed: int) -> Scenario:
             save_s=rng.choice([0.0, 1.0]),
         ),
         faults=faults_of(rng),
-        judge_s=rng.choice([0.0, 2.0]),
+        scoring_s=rng.choice([0.0, 2.0]),
         retry_pause_s=rng.choice([0.0, 3.0]),
         segment_bytes=rng.choice([1, 20_000, 1_000_000]),
         heartbeat_s=1.0,

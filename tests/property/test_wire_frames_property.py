@@ -12,7 +12,7 @@ from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason, Task, T
 from agentrl.wire import frames as frames_module
 from agentrl.wire import messages
 from agentrl.wire.frames import decode, encode
-from agentrl.wire.messages import Drain, Envelope, Event, Finished, Tasks, Verdict
+from agentrl.wire.messages import Drain, Envelope, Event, Finished, GroupScore, Tasks
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 FLOAT = st.floats(allow_nan=False)
@@ -31,7 +31,7 @@ MESSAGES = st.one_of(
     st.builds(messages.Hello, st.sampled_from(["worker", "learner", "driver"]), TEXT, TEXT),
     st.just(messages.Heartbeat()),
     st.builds(messages.Capacity, COUNT),
-    st.builds(Verdict, TEXT, st.lists(FLOAT, max_size=5), st.booleans(), TEXT),
+    st.builds(GroupScore, TEXT, st.lists(FLOAT, max_size=5), st.booleans(), TEXT),
     st.builds(Tasks, st.lists(st.builds(Task, TEXT, ROW), max_size=3), COUNT, st.booleans()),
     st.builds(messages.Ack, st.lists(COUNT, max_size=20)),
     st.builds(messages.Refused, TEXT, COUNT, st.booleans()),

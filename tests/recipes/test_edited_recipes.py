@@ -150,14 +150,14 @@ class Remark(_FromLearner, frozen=True, tag="remark"):
 
 class EvalWeightsSaved(""",
         ),
-        ("Published | EvalWeightsSaved | Retire", "Published | EvalWeightsSaved | Remark | Retire"),
+        ("PushDone | EvalWeightsSaved | Retire", "PushDone | EvalWeightsSaved | Remark | Retire"),
     ],
     "docs/design.md": [
         ("| `EvalWeightsSaved` |", "| `Remark` | learner | to be read |\n| `EvalWeightsSaved` |")
     ],
     "agentrl/wire/frames.py": [("PROTOCOL_VERSION = 4", "PROTOCOL_VERSION = 5")],
     "agentrl/buffer/core.py": [
-        ("    PushRequest,\n", "    PushRequest,\n    Remark,\n"),
+        ("    MayPush,\n", "    MayPush,\n    Remark,\n"),
         (
             "            case Retire() as message:\n",
             """            case Remark(text):

@@ -108,13 +108,13 @@ assert list(load_env("tools")(tools=["word_count"]).tools) == ["word_count"]
     ),
     "filter": Recipe(
         """
-from agentrl.actors.judge import FILTER
+from agentrl.actors.group_scoring import FILTER
 from agentrl.user_code import load
 from agentrl.types import Task
 keep = load(FILTER, "any_reward")
 assert keep([0.0, 1.0], Task("a", {}))[0] and not keep([0.0], Task("a", {}))[0]
 """,
-        ("tests/unit/test_actors_judge.py",),
+        ("tests/unit/test_actors_group_scoring.py",),
     ),
 }
 

@@ -32,17 +32,17 @@ from agentrl.wire.messages import (
     Assign,
     Capacity,
     Finished,
+    GroupScore,
     Hello,
-    Judge,
     Lease,
     LeaseRequest,
     Message,
-    Published,
+    PushDone,
     Role,
+    ScoreGroup,
     Stepped,
     TaskCredit,
     Tasks,
-    Verdict,
     Welcome,
 )
 
@@ -171,9 +171,9 @@ class Bench:
         return self.seq
 
     def judge_all(self, worker: str, *, keep: bool = True) -> None:
-        for order in self.take(worker, Judge):
+        for order in self.take(worker, ScoreGroup):
             rewards = [float(summary.index) for summary in order.episodes]
-            self.say(worker, Verdict(order.group, rewards, keep))
+            self.say(worker, GroupScore(order.group, rewards, keep))
 
     def play_all(self, worker: str, **how: Any) -> None:
         """Finish and judge until nothing is left to do."""
@@ -191,7 +191,7 @@ class Bench:
 
     def publish(self, version: int, parent: int | None, through: int) -> None:
         row = VersionRow(version, parent, through)
-        self.say("learner.1", Published(row, through))
+        self.say("learner.1", PushDone(row, through))
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [data for name, data in self.events if name == kind]

@@ -17,6 +17,7 @@ VALUES: dict[str, str] = {
     "max_total_sampled_tokens": "100000",
     "device": "cpu",
     "seed": "7",
+    "flash_attention": "3",
     "prompt_data": "ROWS2",
     "input_key": "question",
     "label_key": "answer",

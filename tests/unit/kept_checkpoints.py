@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.config.toml import write_config
-from agentrl.learner.beginning import run_path_of
 from agentrl.learner.checkpointing import CheckpointWriter
+from agentrl.learner.resume import run_path_of
 from tests.unit.checkpoint_ranks import Backend
 from tests.unit.default_lines import resolved
 

@@ -62,7 +62,7 @@ class Client(TurnClient):
         return Generation(ids, [-0.5] * len(ids), [1] * len(ids), "stop")
 
 
-class Asking(Env):
+class CollectiveRequest(Env):
     """Every answer is worth 1."""
 
     async def reset(self, *, seed: int, task: dict[str, Any]) -> list[Message]:
@@ -91,7 +91,7 @@ async def play(
 
 
 async def test_numpy_rewards_and_metrics_of_any_name_reach_the_report() -> None:
-    class Numeric(Asking):
+    class Numeric(CollectiveRequest):
         async def step(self, turn: AssistantTurn) -> Step:
             metrics: dict[Any, Any] = {"hits": np.int64(3), 7: np.float32(0.5)}
             step = Step(reward=np.float32(0.25), metrics=metrics, terminated=True)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ async def test_numpy_rewards_and_metrics_of_any_name_reach_the_report() -> None:
     ],
 )
 async def test_a_report_that_the_buffer_could_not_take_is_an_env_error(step: Step) -> None:
-    class Odd(Asking):
+    class Odd(CollectiveRequest):
         async def step(self, turn: AssistantTurn) -> Step:
             return step
 
@@ -123,7 +123,7 @@ async def test_a_report_that_the_buffer_could_not_take_is_an_env_error(step: Ste
 
 @pytest.mark.parametrize("error", [ValueError("\udcff" * 9000), EngineError("\udcff" * 9000)])
 async def test_any_error_text_can_be_sent_and_is_short(error: Exception) -> None:
-    class Broken(Asking):
+    class Broken(CollectiveRequest):
         async def score(self, text: str) -> float:
             raise error
 
@@ -138,7 +138,7 @@ async def test_an_error_whose_message_cannot_be_read_is_an_env_error() -> None:
         def __str__(self) -> str:
             raise KeyError("detail")
 
-    class Broken(Asking):
+    class Broken(CollectiveRequest):
         async def score(self, text: str) -> float:
             raise UnreadableError
 
@@ -148,7 +148,7 @@ async def test_an_error_whose_message_cannot_be_read_is_an_env_error() -> None:
 
 
 async def test_lone_surrogates_in_messages_are_read_as_question_marks() -> None:
-    class Odd(Asking):
+    class Odd(CollectiveRequest):
         async def step(self, turn: AssistantTurn) -> Step:
             done = turn.index == 1
             return Step(messages=[Message.user("a\udcffb")], terminated=done)
@@ -164,7 +164,7 @@ async def test_lone_surrogates_in_messages_are_read_as_question_marks() -> None:
 async def test_what_close_raises_is_logged_and_the_result_kept(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Leaky(Asking):
+    class Leaky(CollectiveRequest):
         async def close(self) -> None:
             raise error
 
@@ -176,7 +176,7 @@ async def test_what_close_raises_is_logged_and_the_result_kept(
 async def test_a_close_that_hangs_is_logged_and_the_result_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Hung(Asking):
+    class Hung(CollectiveRequest):
         async def close(self) -> None:
             await anyio.sleep_forever()
 
@@ -185,7 +185,7 @@ async def test_a_close_that_hangs_is_logged_and_the_result_kept(
     assert "episode 00000001/0#0: its Env's close was cut after 0.05 s" in caplog.text
 
 
-class Cancelled(Asking):
+class Cancelled(CollectiveRequest):
     """Awaits a task that it has cancelled."""
 
     async def step(self, turn: AssistantTurn) -> Step:
@@ -195,7 +195,7 @@ class Cancelled(Asking):
         return Step()
 
 
-class Waiting(Asking):
+class Waiting(CollectiveRequest):
     """Never answers; `stepping` says that it is asked to."""
 
     stepping: anyio.Event
@@ -213,7 +213,7 @@ async def test_a_cancellation_from_inside_the_env_is_an_env_error() -> None:
 
 
 async def test_an_env_that_cancels_the_task_that_it_runs_in_is_an_env_error() -> None:
-    class Cancelling(Asking):
+    class Cancelling(CollectiveRequest):
         async def step(self, turn: AssistantTurn) -> Step:
             task = asyncio.current_task()
             assert task is not None
@@ -227,7 +227,7 @@ async def test_an_env_that_cancels_the_task_that_it_runs_in_is_an_env_error() ->
 
 
 async def test_a_scope_that_an_env_leaves_open_and_cancels_ends_nobody_else() -> None:
-    class Leaving(Asking):
+    class Leaving(CollectiveRequest):
         async def step(self, turn: AssistantTurn) -> Step:
             scope = anyio.CancelScope().__enter__()
             scope.cancel()
@@ -262,7 +262,7 @@ def test_an_error_s_place_makes_it_neither_longer_nor_unsendable(
 
 
 async def test_sys_exit_in_an_env_is_an_env_error() -> None:
-    class Leaving(Asking):
+    class Leaving(CollectiveRequest):
         async def score(self, text: str) -> float:
             raise SystemExit(3)
 

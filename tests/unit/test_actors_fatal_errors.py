@@ -11,7 +11,7 @@ import pytest
 from agentrl.actors.boundary import describe
 from agentrl.actors.episode import EnvEpisodes
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import judge_group
+from agentrl.actors.group_scoring import score_group
 from agentrl.actors.limits import Limits
 from agentrl.actors.player import Player
 from agentrl.actors.scoring import scored
@@ -22,7 +22,7 @@ from agentrl.envs.rollout import Chat, Rollout
 from agentrl.errors import EnvError
 from agentrl.tools.tool import ToolError, tool
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.unit.rollout_ground import ASSIGNMENT, Policy
 from tests.unit.rollout_ground import play as play_rollout
 from tests.unit.test_actors_boundary import CHAT, LIMITS, Client, play
@@ -280,9 +280,9 @@ async def test_what_saving_raises_is_its_episode_s_env_error(
     assert failure.__name__ in str(report.error)
 
 
-def order() -> Judge:
+def order() -> ScoreGroup:
     summary = EpisodeSummary(0, Outcome.DONE, StopReason.TERMINATED, 1.0, {})
-    return Judge("00000001", Task("t", {}), [summary])
+    return ScoreGroup("00000001", Task("t", {}), [summary])
 
 
 @pytest.mark.parametrize("failure", FATAL)
@@ -306,6 +306,6 @@ async def test_what_a_filter_raises_is_its_group_s_error(failure: type[BaseExcep
     def unfit(rewards: Sequence[float], task: Task) -> bool:
         raise failure
 
-    verdict = await judge_group(order(), unfit, Failures())
-    assert not verdict.keep
-    assert failure.__name__ in str(verdict.error)
+    score = await score_group(order(), unfit, Failures())
+    assert not score.keep
+    assert failure.__name__ in str(score.error)

@@ -46,7 +46,7 @@ def watched(max_tokens: int) -> tuple[QwenFormat, WatchedVocab]:
     return QwenFormat(vocab), vocab
 
 
-class Asking(Env):
+class CollectiveRequest(Env):
     """Says `prompt`, and then `answer`."""
 
     prompt = answer = "?"
@@ -59,7 +59,7 @@ class Asking(Env):
 
 
 async def play_env(chat: QwenFormat, limits: Any = WIDE, **said: str) -> PlayedEpisode:
-    env: type[Env] = type("Made", (Asking,), said)
+    env: type[Env] = type("Made", (CollectiveRequest,), said)
     return await Player(EnvEpisodes(env, chat, limits)).play(
         ASSIGNMENT, Policy(["42<|im_end|>"] * 2)
     )
@@ -170,6 +170,6 @@ async def test_long_demonstrations_are_written_beside_the_loop_or_filtered(text:
 
 async def test_a_prompt_that_is_a_few_tokens_too_long_is_filtered_by_its_tokens() -> None:
     limits = msgspec.structs.replace(LIMITS, max_prompt=10)
-    env: type[Env] = type("Made", (Asking,), {"prompt": "word " * 20})
+    env: type[Env] = type("Made", (CollectiveRequest,), {"prompt": "word " * 20})
     report = (await Player(EnvEpisodes(env, CHAT, limits)).play(ASSIGNMENT, Policy([]))).report
     assert is_filtered(report, "of task t is too long: at most 10 tokens fit", "and it has")

@@ -16,7 +16,7 @@ from agentrl.envs.env import Env, EnvContext
 from agentrl.envs.messages import Message
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
@@ -55,12 +55,12 @@ class Longest(Env):
 SHORT = msgspec.structs.replace(LIMITS, episode_timeout_s=0.05)
 
 
-def order(*answers: str) -> Judge:
+def order(*answers: str) -> ScoreGroup:
     summaries = [
         EpisodeSummary(index, Outcome.DONE, StopReason.TERMINATED, 0.0, {}, answer)
         for index, answer in enumerate(answers)
     ]
-    return Judge("00000001", Task("t", {}), summaries)
+    return ScoreGroup("00000001", Task("t", {}), summaries)
 
 
 def answering(answer: Any) -> type[Longest]:

@@ -1,4 +1,4 @@
-"""`--rollout-all-samples-process-path`: what the buffer tells of judged groups is shown to the
+"""`--rollout-all-samples-process-path`: what the buffer tells of scored groups is shown to the
 function, for each lease, in a process of its own."""
 
 import json
@@ -17,7 +17,7 @@ import pytest
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.buffer import BufferSettings
 from agentrl.cluster.all_samples import AllSamples
-from agentrl.cluster.judged_groups import JudgedGroups
+from agentrl.cluster.scored_groups import ScoredGroups
 from agentrl.config.resolve import parse
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_logs.process import MAX_LATE
@@ -84,7 +84,7 @@ class Told:
 class Site:
     """A buffer, a function, and what stands between them in the driver."""
 
-    def __init__(self, folder: Path, groups: JudgedGroups | None = None, **flags: Any) -> None:
+    def __init__(self, folder: Path, groups: ScoredGroups | None = None, **flags: Any) -> None:
         (folder / "mine.py").write_text(SAVING)
         self.place = f"{folder / 'mine.py'}:save"
         usual: dict[str, Any] = {
@@ -112,8 +112,8 @@ class Site:
         """As the driver does, what has come over the wire."""
         for kind, data in self.buffer.events[self._heard :]:
             event = msgspec.msgpack.decode(msgspec.msgpack.encode(Event(kind, data)), type=Event)
-            if kind == "judged":
-                self.all.judged(event.data)
+            if kind == "scored":
+                self.all.scored(event.data)
             elif kind == "lease":
                 self.all.leased(event.data["number"])
         self._heard = len(self.buffer.events)
@@ -189,7 +189,7 @@ async def test_what_it_raises_or_ends_is_told_and_it_is_called_again(
     # a process that ended has forgotten its count
     assert figures["mine/calls"] == (2 if word == "raise" else 1)
     notes = [note.split(" were")[0] for note in site.told.notes]
-    assert notes == ([] if word == "raise" else ["note: 2 judged groups"])
+    assert notes == ([] if word == "raise" else ["note: 2 scored groups"])
 
 
 async def not_shown(site: Site) -> str:
@@ -208,32 +208,32 @@ async def not_shown(site: Site) -> str:
 async def test_what_a_function_that_is_not_called_again_misses_is_counted(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.all._process._num_late = MAX_LATE
-    assert (await not_shown(site)).startswith("note: 4 judged groups were not shown to")
+    assert (await not_shown(site)).startswith("note: 4 scored groups were not shown to")
     assert ["is not called again" in told for _, _, told in site.told.figures] == [True, True]
 
 
 async def test_what_no_process_can_begin_for_is_counted(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.all = AllSamples(site.config, tmp_path / "no" / "log", cast(Recorder, site.told))
-    assert (await not_shown(site)).startswith("note: 4 judged groups were not shown to")
+    assert (await not_shown(site)).startswith("note: 4 scored groups were not shown to")
     assert ["no process can begin" in told for _, _, told in site.told.figures] == [True, True]
 
 
 async def test_a_function_that_cannot_be_loaded_has_seen_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path)
     (tmp_path / "mine.py").write_text("import no_such_module")
-    assert (await not_shown(site)).startswith("note: 4 judged groups were not shown to")
+    assert (await not_shown(site)).startswith("note: 4 scored groups were not shown to")
     assert ["no_such_module" in told for _, _, told in site.told.figures] == [True, True]
 
 
 async def test_a_group_that_cannot_be_read_is_not_the_functions_fault(tmp_path: Path) -> None:
     async with calling(Site(tmp_path)) as site:
-        site.all.judged({"mint": "x"})
+        site.all.scored({"mint": "x"})
         await site.all.end()
     ((_, _, told),) = site.told.figures
     assert told.startswith(f"{FLAG} {site.place}: the function is not called, for what it is given")
     assert "Expected `int`, got `str` - at `$.mint`" in told
-    assert [note.split(" were")[0] for note in site.told.notes] == ["note: 1 judged groups"]
+    assert [note.split(" were")[0] for note in site.told.notes] == ["note: 1 scored groups"]
 
 
 async def test_rows_arrive_as_they_were_told(tmp_path: Path, seen: Path) -> None:
@@ -284,11 +284,11 @@ async def test_at_the_end_groups_that_it_was_too_slow_for_are_counted(
         file.close()
     (note,) = site.told.notes
     # those of the call that did not come to its end, and those that waited
-    assert note.startswith(f"note: 5 judged groups were not shown to {FLAG} {site.place}: no call")
+    assert note.startswith(f"note: 5 scored groups were not shown to {FLAG} {site.place}: no call")
 
 
 async def test_groups_for_which_there_is_no_room_are_counted(tmp_path: Path, seen: Path) -> None:
-    async with calling(Site(tmp_path, JudgedGroups(max_bytes=1000))) as site:
+    async with calling(Site(tmp_path, ScoredGroups(max_bytes=1000))) as site:
         site.judge(*[False] * 20)
         site.hear()
         await site.all.end()
@@ -297,7 +297,7 @@ async def test_groups_for_which_there_is_no_room_are_counted(tmp_path: Path, see
     assert 0 < num_shown < 20
     assert shown[-1][0] == 39  # the newest
     (note,) = site.told.notes
-    assert note.startswith(f"note: {20 - num_shown} judged groups were not shown")
+    assert note.startswith(f"note: {20 - num_shown} scored groups were not shown")
 
 
 async def test_a_run_that_names_none_tells_of_no_group(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from agentrl.buffer.rows import EpisodeRow, GroupRow, LeaseRow
 from agentrl.buffer.store import segments_in
 from agentrl.types import EpisodeId, Outcome, Task
 from agentrl.wire.frames import decode, encode
-from agentrl.wire.messages import Envelope, Published, Retire, Stepped
+from agentrl.wire.messages import Envelope, PushDone, Retire, Stepped
 from benchmarks import Row, hops, ingest, wakeup
 from benchmarks.ingest import Flow, Measured
 from benchmarks.rivals import checked_rate, pyzmq_rate, rate_of
@@ -40,7 +40,7 @@ def test_what_the_learner_says_after_a_lease_retires_its_groups() -> None:
         for word in after(number):
             core.say("learner.1", word)
     assert core.core.state.retired_through == 2
-    assert [type(word) for word in after(1)] == [Stepped, Published, Retire]
+    assert [type(word) for word in after(1)] == [Stepped, PushDone, Retire]
 
 
 # ---- numbers -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from agentrl.config.command_line import Program
 from agentrl.config.resolve import parse
 from agentrl.errors import DataError
-from agentrl.learner.beginning import hf_directory, keeps_models
+from agentrl.learner.resume import hf_directory, keeps_models
 from benchmarks import default_job
 from scripts.default_job.report import ABOUT, read_arms
 from tests.unit.default_job_runs import write_experiment, write_run

@@ -11,7 +11,7 @@ from agentrl.learner.question import AskLease
 from agentrl.learner.schedule import LoopSettings, Push, Schedule, StepAnswer, Tell, Train
 from agentrl.lineage import Lineage
 from agentrl.types import EngineAddress, LeaseHeader, PushReport
-from agentrl.wire.messages import Lease, Publishing, Stepped
+from agentrl.wire.messages import AnnounceVersion, Lease, Stepped
 from benchmarks import ROOT
 from benchmarks.lagged import lagged_order
 from benchmarks.lagged_learner import LaggedSink
@@ -61,7 +61,7 @@ def played(lag: int, num_leases: int) -> tuple[Engine, list[int], list[float]]:
     while len(ages) < num_leases or not isinstance(step, AskLease):
         answer: StepAnswer = None
         match step:
-            case Tell(Publishing(row)):
+            case Tell(AnnounceVersion(row)):
                 lineage.add(row)
             case Push(row):
                 report = sink.publish(row.version, iter([("w", weight)]))

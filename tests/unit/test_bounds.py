@@ -36,7 +36,7 @@ from agentrl.types import (
     Task,
     TrajectoryMeta,
 )
-from agentrl.wire.messages import Capacity, Evaluate, Finished, Judge, Refused, Verdict
+from agentrl.wire.messages import Capacity, Evaluate, Finished, GroupScore, Refused, ScoreGroup
 from tests.unit.buffer_bench import Bench, bench
 from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
@@ -140,7 +140,7 @@ def test_what_solve_returns_is_bounded(reward: float) -> None:
 @pytest.mark.parametrize("reward", BEYOND)
 async def test_group_scores_are_bounded(reward: float) -> None:
     summaries = [EpisodeSummary(i, Outcome.DONE, StopReason.TERMINATED, 0.0, {}) for i in (0, 1)]
-    order = Judge("00000001", Task("t", {}), summaries)
+    order = ScoreGroup("00000001", Task("t", {}), summaries)
     with pytest.raises(EnvError, match=r"Seeing\.score_group returned") as raised:
         await scored(order, giving(Seeing, reward=reward), LIMITS)
     assert f"place 1 is {reward:g}; a reward must be" in str(raised.value)
@@ -224,8 +224,8 @@ def test_a_verdict_beyond_the_bound_ends_its_group_alone(rewards: list[float]) -
     b.offer(1)
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id)
-    (order,) = b.take("w0.1", Judge)
-    b.say("w0.1", Verdict(order.group, rewards))
+    (order,) = b.take("w0.1", ScoreGroup)
+    b.say("w0.1", GroupScore(order.group, rewards))
     assert b.core.state.fates == {Fate.ENV_ERROR: 1}
     assert any("at most 1e+06 in size" in getattr(row, "reason", "") for row in b.rows)
 

@@ -8,9 +8,9 @@ import pytest
 from agentrl.buffer.payloads import defect
 from agentrl.evaluated import Evaluated, ScoredSet
 from agentrl.types import EpisodeId, EpisodeReport, Outcome, SamplingParams, StopReason, Task
-from agentrl.wire.messages import Evaluate, PushRequest, Refused
+from agentrl.wire.messages import Evaluate, MayPush, Refused
 from tests.unit.buffer_bench import Bench, bench
-from tests.unit.test_buffer_pushes import grants, pass_time
+from tests.unit.test_buffer_push_gate import grants, pass_time
 
 SETS = {"a": ScoredSet([1.0, 0.0], num_samples=2), "b": ScoredSet([0.5])}
 
@@ -59,7 +59,7 @@ def test_a_pinned_call_holds_pushes_for_as_long_as_a_worker_has_it() -> None:
     b = bench(hold_patience_s=100.0)
     everybody = ("w0.1", "learner.1", "driver.1")
     ask(b, pinned=True)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     pass_time(b, 1000, *everybody)
     assert grants(b) == 0
     end(b, Evaluated(SETS, [(1, 40)]))
@@ -69,7 +69,7 @@ def test_a_pinned_call_holds_pushes_for_as_long_as_a_worker_has_it() -> None:
 def test_a_pinned_call_that_no_worker_takes_holds_pushes_no_longer_than_others() -> None:
     b = bench(workers=(), hold_patience_s=100.0)
     ask(b, pinned=True)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     pass_time(b, 110, "learner.1", "driver.1")
     assert grants(b) == 1
 
@@ -120,4 +120,4 @@ def test_what_it_sampled_counts_with_what_the_engines_sampled() -> None:
     b = bench()
     ask(b)
     end(b, Evaluated(SETS, [(1, 30), (2, 10)]))
-    assert b.core._claims.sampled_tokens == 40
+    assert b.core._assignments.sampled_tokens == 40

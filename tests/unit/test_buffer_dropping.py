@@ -11,7 +11,7 @@ from agentrl.wire.messages import (
     Lease,
     LeaseRequest,
     NoMoreLeases,
-    Published,
+    PushDone,
     Retire,
     TaskCredit,
     Tasks,
@@ -108,7 +108,7 @@ def test_a_lease_that_exists_is_given_again_as_it_was_however_old_its_tokens_are
     first = b.lease(3)
     b.step(3)
     learner = b.join("learner", "learner", "2")
-    b.say(learner, Published(VersionRow(9, 1, 0), 0))
+    b.say(learner, PushDone(VersionRow(9, 1, 0), 0))
     b.say(learner, LeaseRequest(3))
     assert b.take(learner, Lease)[-1].header == first
 
@@ -164,7 +164,7 @@ def test_weights_that_a_recovery_undid_make_ready_groups_stale() -> None:
     finish(b, 5, ((3, 4),))
     learner = b.join("learner", "learner", "2")
     assert b.core.state.fates == {}
-    b.say(learner, Published(VersionRow(9, 1, 0), 0))
+    b.say(learner, PushDone(VersionRow(9, 1, 0), 0))
     assert b.core.state.fates == {Fate.STALE: 1}
 
 

@@ -11,7 +11,7 @@ from agentrl.wire.messages import (
     Lease,
     LeaseRequest,
     PeerLost,
-    Published,
+    PushDone,
     Refused,
     Retire,
     Stepped,
@@ -24,7 +24,7 @@ def begin(b: Bench, incarnation: str, number: int, version: int) -> str:
     """A learner comes, begins after iteration `number` - 1 and asks for lease `number`."""
     peer = b.join("learner", "learner", incarnation)
     row = VersionRow(version, 1, number - 1)
-    b.say(peer, Published(row, number - 1))
+    b.say(peer, PushDone(row, number - 1))
     b.say(peer, LeaseRequest(number))
     return peer
 
@@ -79,7 +79,7 @@ def test_a_learner_hears_how_often_a_lease_that_weights_hold_was_made_of_others(
     b.lease(1)
     if held:
         b.say("learner.1", Stepped(1, False, 0.0, 0.0, 1.0))
-        b.say("learner.1", Published(VersionRow(2, 1, 1), 1))
+        b.say("learner.1", PushDone(VersionRow(2, 1, 1), 1))
     end_learners(b, 1, LEASE_DEATHS, first=3)
     assert b.told("lease_failed")[-1]["given_up"]
     peer = b.join("learner", "learner", "9")

@@ -5,15 +5,15 @@ import pytest
 from agentrl.types import Fate, VersionRow
 from agentrl.wire.messages import (
     Ack,
-    Judge,
+    GroupScore,
     Lease,
     LeaseRequest,
     NoMoreLeases,
-    Published,
+    PushDone,
     Refused,
     Retire,
+    ScoreGroup,
     Stepped,
-    Verdict,
 )
 from tests.unit.buffer_bench import bench
 
@@ -25,10 +25,10 @@ def test_a_lease_is_pushed_when_the_nth_group_is_ready_lowest_mint_first() -> No
     episodes = b.assigned("w0.1")
     for episode in reversed(episodes):
         b.finish("w0.1", episode.id)
-    orders = {order.group: order for order in b.take("w0.1", Judge)}
+    orders = {order.group: order for order in b.take("w0.1", ScoreGroup)}
     b.now = 3.0
     for group in ("00000003", "00000001"):
-        b.say("w0.1", Verdict(group, [0.0, 1.0]))
+        b.say("w0.1", GroupScore(group, [0.0, 1.0]))
     (lease,) = b.take("learner.1", Lease)
     assert [group.mint for group in lease.header.groups] == [1, 3]
     assert lease.header.stats["wait_s"] == 3.0
@@ -137,7 +137,7 @@ def test_a_version_that_does_not_grow_is_refused_and_a_repeated_one_is_not() -> 
     b = bench()
     b.publish(1, None, 0)
     assert b.take("learner.1", Refused) == []
-    b.say("learner.1", Published(VersionRow(1, None, 3), 0))
+    b.say("learner.1", PushDone(VersionRow(1, None, 3), 0))
     assert "does not grow" in b.take("learner.1", Refused)[0].reason
 
 
@@ -204,7 +204,7 @@ def test_a_recovered_learner_gets_the_same_leases_and_their_groups_are_charged_a
     b.say(learner, LeaseRequest(2))
     assert b.take(learner, Lease)[0].header == headers[2]
     assert b.core.state.charged == 2
-    b.say(learner, Published(VersionRow(4, 2, 1), 1))
+    b.say(learner, PushDone(VersionRow(4, 2, 1), 1))
     assert b.core.state.lineage.age(3, lease=2) == 1
     b.say(learner, Stepped(2, False, 0.0, 0.0, 1.0))
     b.say(learner, Retire(2))

@@ -13,7 +13,7 @@ from agentrl.buffer.rows import PacingRow
 from agentrl.buffer.settings import BufferSettings
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeId, Fate
-from agentrl.wire.messages import Cancel, Judge, LeaseRequest, NoMoreLeases, Verdict
+from agentrl.wire.messages import Cancel, GroupScore, LeaseRequest, NoMoreLeases, ScoreGroup
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -32,8 +32,8 @@ def judge(b: Bench, *, keep: set[int]) -> None:
     """Finish what plays; judge it so that only these groups are kept."""
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id)
-    for order in b.take("w0.1", Judge):
-        b.say("w0.1", Verdict(order.group, [0.0], int(order.group) in keep, "dull"))
+    for order in b.take("w0.1", ScoreGroup):
+        b.say("w0.1", GroupScore(order.group, [0.0], int(order.group) in keep, "dull"))
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_a_judge_that_answers_for_a_surplus_group_changes_nothing() -> None:
     b.say("learner.1", LeaseRequest(1))
     for episode in playing(b).values():
         b.finish("w0.1", episode)
-    orders = b.take("w0.1", Judge)
+    orders = b.take("w0.1", ScoreGroup)
     for order in orders[:2]:
-        b.say("w0.1", Verdict(order.group, [1.0]))
+        b.say("w0.1", GroupScore(order.group, [1.0]))
     assert b.core.state.fates == {Fate.SURPLUS: 2}
     for order in orders[2:]:
-        b.say("w0.1", Verdict(order.group, [1.0]))
+        b.say("w0.1", GroupScore(order.group, [1.0]))
     assert b.core.state.fates == {Fate.SURPLUS: 2}
     assert b.core.stats()["judging"] == 0
 

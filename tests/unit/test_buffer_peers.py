@@ -4,7 +4,7 @@ import pytest
 
 from agentrl.buffer.events import FromPeer, Tick
 from agentrl.types import EpisodeId
-from agentrl.wire.messages import Cancel, Drain, Echo, Fetch, Heartbeat, PeerLost, Refused
+from agentrl.wire.messages import Barrier, Cancel, Drain, Fetch, Heartbeat, PeerLost, Refused
 from tests.unit.buffer_bench import bench
 
 
@@ -106,5 +106,5 @@ def test_a_fetch_is_answered_to_the_connection_that_asked() -> None:
 
 def test_an_echo_comes_back_after_all_that_was_told_before() -> None:
     b = bench()
-    b.say("driver.1", Echo("now"))
+    b.say("driver.1", Barrier("now"))
     assert b.told("echo") == [{"id": "now"}]

@@ -1,7 +1,7 @@
 """A push that the driver asks for reaches the learner, whatever is lost on the way."""
 
 from agentrl.types import EngineAddress
-from agentrl.wire.messages import Engines, LeaseRequest, PushRequest, Republish, Role, Welcome
+from agentrl.wire.messages import Engines, LeaseRequest, MayPush, Republish, Role, Welcome
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -19,7 +19,7 @@ def test_a_learner_that_waits_hears_of_it_at_once() -> None:
 
 def test_a_learner_that_is_held_hears_of_it_too() -> None:
     b = bench()
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     b.say("driver.1", Republish(1))
     assert told(b) == [1]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agentrl.buffer.starvation import Starvation
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import GroupScore, ScoreGroup
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -88,8 +88,8 @@ def test_a_group_that_failed_counts_as_generated_and_one_that_was_filtered_says_
     b.judge_all("w0.1", keep=False)
     assert b.core.stats()["starvation"] == 1.0
     b.finish("w0.1", second.id, wall_s=50.0)
-    (order,) = b.take("w0.1", Judge)
-    b.say("w0.1", Verdict(order.group, error="the filter raised"))
+    (order,) = b.take("w0.1", ScoreGroup)
+    b.say("w0.1", GroupScore(order.group, error="the filter raised"))
     assert b.core.stats()["starvation"] == 0.0
 
 

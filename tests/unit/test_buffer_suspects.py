@@ -9,7 +9,15 @@ import pytest
 from agentrl.buffer.rows import EpisodeRow, GroupRow
 from agentrl.buffer.suspects import Suspects
 from agentrl.types import EpisodeId, Fate, Outcome, SamplingParams, Task
-from agentrl.wire.messages import Assign, Cancel, Capacity, Evaluate, Judge, PeerLost, Verdict
+from agentrl.wire.messages import (
+    Assign,
+    Cancel,
+    Capacity,
+    Evaluate,
+    GroupScore,
+    PeerLost,
+    ScoreGroup,
+)
 from tests.unit.buffer_bench import Bench, bench
 
 ROOM = 70
@@ -186,7 +194,7 @@ def test_a_judge_that_takes_workers_down_costs_the_episodes_beside_it_nothing() 
     play.playing["w0"] = {each.id for each in first[1:]}
     b.finish("w0.1", first[0].id)
     for _ in range(3):
-        assert b.take(play.peer("w0"), Judge)
+        assert b.take(play.peer("w0"), ScoreGroup)
         play.die("w0")
     assert b.core.state.fates == {Fate.ENV_ERROR: 1}
     play.until_all_have_ended()
@@ -200,12 +208,12 @@ def test_a_judgement_beside_a_culprit_is_made_all_the_same() -> None:
     play = Play(b, ["w0"], {("00000007", 0)})
     episodes = b.assigned("w0.1")
     b.finish("w0.1", episodes[0].id)
-    (order,) = b.take("w0.1", Judge)  # it is slow
+    (order,) = b.take("w0.1", ScoreGroup)  # it is slow
     for _ in range(12):
         play.die("w0")
-        if again := b.take(play.peer("w0"), Judge):
+        if again := b.take(play.peer("w0"), ScoreGroup):
             assert again == [order]
-            b.say(play.peer("w0"), Verdict(order.group, [1.0]))
+            b.say(play.peer("w0"), GroupScore(order.group, [1.0]))
             break
     play.until_all_have_ended()
     assert b.core.state.fates == {Fate.ENV_ERROR: 1}

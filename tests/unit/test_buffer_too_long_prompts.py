@@ -3,7 +3,7 @@
 import pytest
 
 from agentrl.types import Fate, Outcome
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.unit.buffer_bench import bench
 
 
@@ -16,7 +16,7 @@ def test_one_prompt_that_does_not_fit_has_its_group_filtered(others: Outcome) ->
             outcome = Outcome.FILTERED if episode.id.index == 1 else others
             b.finish("w0.1", episode.id, outcome=outcome)
     assert b.core.state.fates == {Fate.FILTERED: 1}
-    assert b.take("w0.1", Judge) == []
+    assert b.take("w0.1", ScoreGroup) == []
     told = b.told("fates")[-1]
     assert (told["reasons"], told["too_long"]) == ({"filtered": "why"}, 1)
 

@@ -12,10 +12,10 @@ from agentrl.buffer.rows import Row
 from agentrl.types import Outcome, VersionRow
 from agentrl.wire.messages import (
     Ack,
+    AnnounceVersion,
     LeaseRequest,
     NewWeights,
-    Published,
-    Publishing,
+    PushDone,
     Refused,
     Retire,
     Stepped,
@@ -46,7 +46,7 @@ def test_an_announced_version_is_committed_before_it_is_acknowledged_and_told_to
     b = trained(1)
     b.take("learner.1", Ack)
     num_told = len(b.told("published"))
-    seq = b.say("learner.1", Publishing(VersionRow(3, 2, 1)))
+    seq = b.say("learner.1", AnnounceVersion(VersionRow(3, 2, 1)))
     assert b.take("learner.1", Ack) == [Ack([seq])]
     assert b.core.state.lineage.tip == VersionRow(3, 2, 1)
     assert len(b.told("published")) == num_told
@@ -56,27 +56,27 @@ def test_an_announced_version_is_committed_before_it_is_acknowledged_and_told_to
 def test_a_number_that_was_announced_is_refused_to_other_weights() -> None:
     b = trained(1)
     for _ in range(2):
-        b.say("learner.1", Publishing(VersionRow(3, 2, 1)))
+        b.say("learner.1", AnnounceVersion(VersionRow(3, 2, 1)))
     assert b.take("learner.1", Refused) == []
-    for message in (Publishing(VersionRow(3, 1, 0)), Published(VersionRow(3, 1, 0), 0)):
+    for message in (AnnounceVersion(VersionRow(3, 1, 0)), PushDone(VersionRow(3, 1, 0), 0)):
         b.say("learner.1", message)
         assert "does not grow" in b.take("learner.1", Refused)[0].reason
-    b.say("learner.1", Publishing(VersionRow(5, 4, 1)))
+    b.say("learner.1", AnnounceVersion(VersionRow(5, 4, 1)))
     assert "unknown parent 4" in b.take("learner.1", Refused)[0].reason
 
 
 def test_only_a_learner_may_announce() -> None:
     b = bench()
-    b.say("w0.1", Publishing(VersionRow(2, 1, 0)))
-    assert "a worker may not send Publishing" in b.take("w0.1", Refused)[0].reason
+    b.say("w0.1", AnnounceVersion(VersionRow(2, 1, 0)))
+    assert "a worker may not send AnnounceVersion" in b.take("w0.1", Refused)[0].reason
 
 
 def test_a_push_that_ended_is_told_once() -> None:
     b = trained(1)
     row = VersionRow(3, 2, 1)
-    b.say("learner.1", Publishing(row))
+    b.say("learner.1", AnnounceVersion(row))
     for _ in range(2):
-        b.say("learner.1", Published(row, 1))
+        b.say("learner.1", PushDone(row, 1))
     assert b.take("learner.1", Refused) == []
     assert [event["version"] for event in b.told("published")] == [1, 2, 3]
 
@@ -104,12 +104,12 @@ def test_an_announcement_and_its_end_outlive_the_buffer(tmp_path: Path) -> None:
     b = Durable(tmp_path)
     b.join("learner", "learner")
     row = VersionRow(0, None, 0)
-    b.say("learner.1", Publishing(row))
+    b.say("learner.1", AnnounceVersion(row))
     b.restart()
     assert b.core.state.lineage.tip == row
     assert joined(b, "1")[1].versions == [row]
     for _ in range(2):
-        b.say("learner.1", Published(row, 0))
+        b.say("learner.1", PushDone(row, 0))
         b.restart()
     assert len(b.told("published")) == 1
 
@@ -117,7 +117,7 @@ def test_an_announcement_and_its_end_outlive_the_buffer(tmp_path: Path) -> None:
 def test_reports_of_a_push_that_never_ended_are_as_old_as_what_was_lost() -> None:
     b = trained(3)
     b.say("learner.1", Retire(1))
-    b.say("learner.1", Publishing(VersionRow(5, 4, 3)))
+    b.say("learner.1", AnnounceVersion(VersionRow(5, 4, 3)))
     b.offer(2)
     (episode, *others) = b.assigned("w0.1")
     b.finish("w0.1", episode.id, versions=((5, 4),))
@@ -127,8 +127,8 @@ def test_reports_of_a_push_that_never_ended_are_as_old_as_what_was_lost() -> Non
     assert welcome.versions[-1] == VersionRow(5, 4, 3)
     assert welcome.retired_through == 1
     first = VersionRow(6, 2, 1)
-    b.say(learner, Publishing(first))
-    b.say(learner, Published(first, 1))
+    b.say(learner, AnnounceVersion(first))
+    b.say(learner, PushDone(first, 1))
     for episode in others:
         b.finish("w0.1", episode.id, versions=((5, 4),))
     b.judge_all("w0.1")
@@ -148,7 +148,7 @@ def test_two_deaths_in_a_push_use_up_two_numbers() -> None:
     for incarnation in ("2", "3", "4"):
         learner, welcome = joined(b, incarnation)
         names.append(max(row.version for row in welcome.versions) + 1)
-        b.say(learner, Publishing(VersionRow(names[-1], 1, 0)))
+        b.say(learner, AnnounceVersion(VersionRow(names[-1], 1, 0)))
         assert b.take(learner, Refused) == []
     assert names == [3, 4, 5]
 

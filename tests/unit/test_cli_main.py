@@ -66,9 +66,12 @@ def test_what_only_a_room_can_judge_is_refused_before_anything_starts(
 def test_a_bad_filter_is_refused_although_all_else_is_the_default(
     dry: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["--dynamic-sampling-filter-path", "agentrl.actors.judge:nothing"]
+    argv = ["--dynamic-sampling-filter-path", "agentrl.actors.group_scoring:nothing"]
     assert train.main([*argv, *dry], "train_async") == 2
-    assert "--dynamic-sampling-filter-path agentrl.actors.judge:nothing" in capsys.readouterr().err
+    assert (
+        "--dynamic-sampling-filter-path agentrl.actors.group_scoring:nothing"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_mistake_in_an_env_ends_the_program_before_anything_starts(

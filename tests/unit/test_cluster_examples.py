@@ -24,15 +24,16 @@ name=$(basename "$0")
 printf '%s\\n' "$name $(printf '%q ' "$@")" >> "$CALLS"
 case "$name $1" in
     "scontrol show") printf 'n1\\nn2\\n' ;;
-    "hostname --ip-address") echo '10.0.0.1 fe80::1' ;;
+    "hostname --ip-address") echo "fe80::1 $OWN_ADDRESS" ;;
+    "hostname --all-ip-addresses") echo '10.0.0.1 192.168.0.1' ;;
     "ray status") printf ' 1 node_a\\n 1 node_b\\n' ;;
     "srun "*) while [[ $1 == --* ]]; do shift; done; "$@" ;;
 esac
 """
 
 
-@pytest.fixture
-def calls(tmp_path: Path) -> list[list[str]]:
+@pytest.fixture(params=["10.0.0.1", "127.0.1.1"], ids=["by name", "the name is loopback"])
+def calls(tmp_path: Path, request: pytest.FixtureRequest) -> list[list[str]]:
     """What the batch script calls on two nodes."""
     commands = tmp_path / "bin"
     commands.mkdir()
@@ -45,6 +46,7 @@ def calls(tmp_path: Path) -> list[list[str]]:
     environment = {
         "PATH": f"{commands}:/usr/bin:/bin",
         "CALLS": str(tmp_path / "calls"),
+        "OWN_ADDRESS": request.param,
         "SLURM_SUBMIT_DIR": str(tmp_path),
         "SLURM_JOB_NODELIST": "n[1-2]",
         "SLURM_JOB_ID": "7",

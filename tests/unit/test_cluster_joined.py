@@ -350,6 +350,20 @@ def test_an_interface_that_a_node_lacks_is_told_with_those_that_it_has(config: R
     check_nodes(cast(Cluster, Nodes(differs=differs | {"engine-0": own})), better)
 
 
+def test_loopback_is_refused_where_ranks_and_engines_of_nodes_meet(config: RunConfig) -> None:
+    there = {"interfaces": ["lo", "eth0"], "interface_variables": {}}
+    differs = dict.fromkeys(("host", "learner-0", "engine-0"), there)
+    named: dict[str, Any] = {"env_vars": ("GLOO_SOCKET_IFNAME=lo", "NCCL_SOCKET_IFNAME=^lo")}
+    said = told(Nodes(differs=differs), msgspec.structs.replace(config, **named))
+    what = "has GLOO_SOCKET_IFNAME=lo of --env-vars, by which no other node is reached: name one"
+    assert said.count(what) == 2, "those of the learner and of the engine"
+    assert "NCCL" not in said
+    own = there | {"interface_variables": {"NCCL_SOCKET_IFNAME": "=lo"}}
+    said = told(Nodes(differs=differs | {"engine-0": own}), config)
+    assert "10.0.0.3 has NCCL_SOCKET_IFNAME==lo of its own environment" in said
+    check_nodes(cast(Cluster, Nodes(differs=differs | {"host": own})), config)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "is_there"),
     [

@@ -19,7 +19,7 @@ from agentrl.cluster.host import ProcessHost, ProcessOrder
 from agentrl.cluster.layout import RunDir
 from agentrl.config.run import RunConfig
 from agentrl.config.toml import write_config
-from agentrl.learner.megatron.checkpoint import write_checkpoint
+from agentrl.learner.megatron.hf_weights import write_checkpoint
 from agentrl.telemetry.logging import setup_logging
 from agentrl.telemetry.phases import Phases
 from agentrl.telemetry.recorder import Recorder

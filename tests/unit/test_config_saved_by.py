@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.cluster.layout import RunDir, with_run
 from agentrl.config.run import RunConfig
-from agentrl.learner.beginning import run_path_of
+from agentrl.learner.resume import run_path_of
 from tests.unit.default_lines import refused, resolved
 from tests.unit.kept_checkpoints import X, begin, said, save
 

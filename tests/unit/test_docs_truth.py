@@ -16,7 +16,7 @@ from typing import get_args
 import pytest
 
 from agentrl import errors
-from agentrl.actors.judge import FILTERS
+from agentrl.actors.group_scoring import FILTERS
 from agentrl.algorithms.correction import CORRECTIONS
 from agentrl.algorithms.custom import LOSSES
 from agentrl.algorithms.custom_advantages import ADVANTAGES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.actors.judge import FILTER
+from agentrl.actors.group_scoring import FILTER
 from agentrl.algorithms.load import ESTIMATORS
 from agentrl.cli.main import main
 from agentrl.config.command_line import read_flags

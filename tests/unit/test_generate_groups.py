@@ -8,7 +8,7 @@ import pytest
 from agentrl.actors.scoring import scored
 from agentrl.envs.slime_stand_in.rm_hub import async_rm, batched_async_rm
 from agentrl.types import EpisodeSummary, Outcome, Task
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.unit.batch_ground import SIZE, Batched, answered, assigned
 from tests.unit.generate_asking import asked
 from tests.unit.generate_ground import CONFIG, TASK, TURNS, env_of, play_function
@@ -71,7 +71,7 @@ async def test_a_group_of_a_function_is_scored_when_all_have_ended(
         )
         for place, each in enumerate(played)
     ]
-    order = Judge("00000001", Task("t", TASK.row), episodes)
+    order = ScoreGroup("00000001", Task("t", TASK.row), episodes)
     found = await scored(order, env_of(once, GROUPS, **reward(name)), LIMITS)
     assert [each.reward for each in found.episodes] == rewards
 

@@ -17,7 +17,7 @@ from tests.unit.checkpoint_ranks import Backend, saved, writer
 LIVES = """
 import json, os, sys
 from pathlib import Path
-from agentrl.learner.agreement import attempt
+from agentrl.learner.collective_errors import attempt
 from agentrl.learner.checkpoints import newest_valid
 
 root, code = Path(sys.argv[1]), int(sys.argv[2])

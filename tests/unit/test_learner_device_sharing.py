@@ -22,7 +22,7 @@ from agentrl.learner.schedule import (
     Train,
 )
 from agentrl.types import LeaseHeader, VersionRow
-from agentrl.wire.messages import Lease, NoMoreLeases, PushGrant, Republish, Stepped
+from agentrl.wire.messages import Lease, NoMoreLeases, PushGranted, Republish, Stepped
 from tests.collectives import OneRank
 from tests.manual_clock import ManualClock
 
@@ -107,7 +107,7 @@ def played(answers: list[Answer | None], leases: int, saved: bool = False) -> tu
                 return Lease(LeaseHeader(number, [], last=number == leases and saved))
             case AskPush(version):
                 word = waiting.pop(0) if waiting else None
-                return word or PushGrant(version)
+                return word or PushGranted(version)
             case Train(header):
                 return Stepped(header.number, False, 0.0, 0.0, 0.0)
             case Push():

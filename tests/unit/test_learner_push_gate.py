@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from agentrl.errors import DataError, FencedError
-from agentrl.learner.asking import TURN_S, Asking
+from agentrl.learner.collective_request import TURN_S, CollectiveRequest
 from agentrl.learner.question import RESEND_S, AskPush, StopRequested
 from agentrl.types import LeaseHeader
-from agentrl.wire.messages import Lease, PushGrant, PushRequest, Refused, Republish, Welcome
+from agentrl.wire.messages import Lease, MayPush, PushGranted, Refused, Republish, Welcome
 from tests.manual_clock import ManualClock
-from tests.unit.test_learner_exchange import Answer, ScriptedPeer, Source
+from tests.unit.test_learner_lease_client import Answer, ScriptedPeer, Source
 
 
 class Ask:
@@ -28,28 +28,28 @@ class Ask:
         def after(count: int) -> Callable[[], bool]:
             return lambda: len(self.peer.timeouts) >= count
 
-        asking = Asking(self.peer, self.backend, after(stops_after), clock)
+        asking = CollectiveRequest(self.peer, self.backend, after(stops_after), clock)
         self.answer = asking.ask(AskPush(7))
 
 
 def test_the_wait_ends_with_the_grant() -> None:
-    asked = Ask([None, None, PushGrant(7)])
-    assert asked.answer == PushGrant(7)
-    assert asked.peer.sent == [PushRequest(7)]
+    asked = Ask([None, None, PushGranted(7)])
+    assert asked.answer == PushGranted(7)
+    assert asked.peer.sent == [MayPush(7)]
     assert set(asked.peer.timeouts) == {TURN_S}, "no wait on the buffer is without a deadline"
     assert asked.backend.num_broadcasts == 3, "the other ranks hear of every turn"
 
 
 def test_the_grant_of_another_push_and_what_is_left_over_from_before_are_passed_by() -> None:
-    asked = Ask([PushGrant(6), Lease(LeaseHeader(3, [])), None, PushGrant(7)])
-    assert asked.answer == PushGrant(7)
+    asked = Ask([PushGranted(6), Lease(LeaseHeader(3, [])), None, PushGranted(7)])
+    assert asked.answer == PushGranted(7)
     assert len(asked.peer.timeouts) == 4
 
 
 def test_a_new_connection_and_a_long_silence_are_asked_again() -> None:
-    assert Ask([Welcome(2, 1.0), PushGrant(7)]).peer.sent == [PushRequest(7)] * 2
+    assert Ask([Welcome(2, 1.0), PushGranted(7)]).peer.sent == [MayPush(7)] * 2
     silence: list[Answer] = [None] * int(RESEND_S / TURN_S)
-    assert Ask([*silence, PushGrant(7)]).peer.sent == [PushRequest(7)] * 2
+    assert Ask([*silence, PushGranted(7)]).peer.sent == [MayPush(7)] * 2
 
 
 def test_a_request_to_stop_ends_the_wait_without_a_push() -> None:

@@ -25,11 +25,11 @@ from agentrl.learner.schedule import (
 )
 from agentrl.types import LeaseHeader, VersionRow
 from agentrl.wire.messages import (
+    AnnounceVersion,
     Lease,
     NoMoreLeases,
-    Published,
-    Publishing,
-    PushGrant,
+    PushDone,
+    PushGranted,
     Republish,
     Retire,
     Stepped,
@@ -75,7 +75,7 @@ def played(
                 return Lease(LeaseHeader(number, [], last=marks_last and number == leases))
             case AskPush(version):
                 word = waiting.pop(0) if waiting else None
-                return word or PushGrant(version)
+                return word or PushGranted(version)
             case Train(header):
                 return Stepped(header.number, False, 0.0, 0.0, 0.0)
             case Push():
@@ -99,9 +99,9 @@ def brief(steps: Sequence[Step]) -> str:
 
 def _word(step: Step) -> str:
     match step:
-        case Tell(Publishing(row)):
+        case Tell(AnnounceVersion(row)):
             return f"announce{row.version}"
-        case Tell(Published(row)):
+        case Tell(PushDone(row)):
             return f"published{row.version}"
         case Tell(Stepped(number)):
             return f"stepped{number}"
@@ -217,7 +217,7 @@ def test_a_learner_begins_with_a_version_of_its_own(
     versions: list[VersionRow], saved: Ckpt | None, first: VersionRow
 ) -> None:
     steps = played(EVERY, versions=versions, saved=saved, leases=6)
-    assert steps[0] == Tell(Publishing(first))
+    assert steps[0] == Tell(AnnounceVersion(first))
     assert next(step for step in steps if isinstance(step, AskLease)).number == first.iteration + 1
 
 
@@ -356,13 +356,13 @@ def test_the_order_holds_whatever_comes_between(
             case Tell(Stepped(number)):
                 assert number == trained
                 reported = number
-            case Tell(Publishing(row)):
+            case Tell(AnnounceVersion(row)):
                 assert (row.version, row.iteration) == (newest + 1, reported)
                 announced = row.version
             case Push(row):
                 assert row.version == announced or not settings.has_engines
                 assert is_settled or row.version == newest, "a version that could be given twice"
-            case Tell(Published(row, through)):
+            case Tell(PushDone(row, through)):
                 assert row.iteration == through == reported
                 newest = row.version
             case Save(iteration, version):

@@ -53,6 +53,12 @@ def test_all_that_a_part_cannot_be_told_is_refused_at_once() -> None:
         assert part in said, f"{part!r} is not in {said}"
 
 
+def test_a_flag_that_a_refused_part_reads_is_not_refused_too() -> None:
+    said = refused(rows_part(max_turn=3), pears(), flags="--max-tool-calls 3 --rollout-shuffle")
+    assert "sums: unknown key max_turn" in said
+    assert "--rollout-shuffle" not in said
+
+
 def test_a_part_whose_prompts_are_rendered_in_any_case_is_told_so() -> None:
     notes = parsed(rows_part(apply_chat_template=True), pears()).notes
     said = "--env-mix: sums: apply_chat_template: already so: prompts are always rendered"

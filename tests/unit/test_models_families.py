@@ -49,10 +49,10 @@ def test_a_bias_of_glm_is_one_of_queries_keys_and_values(family: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"use_qk_norm": False}, "use_qk_norm False is not supported, it must be True"),
-        ({"use_qk_norm": None}, "use_qk_norm that is left out is not supported"),
-        ({"use_routing_bias": None}, "use_routing_bias that is left out is not supported"),
-        ({"scoring_func": "softmax"}, "scoring_func softmax is not supported"),
+        ({"use_qk_norm": False}, "use_qk_norm is False; it must be True"),
+        ({"use_qk_norm": None}, "use_qk_norm is missing; it must be True"),
+        ({"use_routing_bias": None}, "use_routing_bias is missing; it must be"),
+        ({"scoring_func": "softmax"}, "scoring_func is softmax; it must be"),
         ({"qk_norm_type": "per_head"}, "qk_norm_type per_head is not supported, only per_layer"),
         ({"shared_intermediate_size": 64}, "shared_intermediate_size 64 is not supported, only 0"),
         ({"attn_type_list": [1, 0]}, r"attn_type_list with \{0\} is not supported, only 1"),
@@ -70,8 +70,8 @@ def test_a_minimax_that_engine_or_learner_would_compute_otherwise_is_refused_by_
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"full_attention_interval": None}, "full_attention_interval that is left out is not"),
-        ({"rope_theta": None}, "rope_theta that is left out is not supported"),
+        ({"full_attention_interval": None}, "full_attention_interval is missing"),
+        ({"rope_theta": None}, "rope_theta is missing"),
         ({"rope_parameters": {"rope_theta": 7.0}}, "rope_theta 50000.0 beside 7.0 in rope_param"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.25 beside"),
         ({"output_gate_type": "sigmoid"}, r"output_gate_type \{'sigmoid'\} is not supported"),
@@ -92,8 +92,8 @@ def test_a_qwen3_next_that_engine_or_learner_would_compute_otherwise_is_refused_
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"full_attention_interval": None}, "full_attention_interval that is left out is not"),
-        ({"rope_theta": None, "rope_parameters": None}, "a rope_theta that is left out is not"),
+        ({"full_attention_interval": None}, "full_attention_interval is missing"),
+        ({"rope_theta": None, "rope_parameters": None}, "rope_theta is missing"),
         ({"rope_theta": 7.0}, "rope_theta 7.0 beside 50000.0 in rope_parameters is not"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 beside 0.25 in rope_param"),
         ({"rope_parameters": {**ROPE, "rope_type": "yarn"}}, "rope type yarn is not supported be"),

@@ -20,7 +20,7 @@ from agentrl import Env, Message, tool
 from agentrl import ToolError
 from agentrl import rollout
 from agentrl import tool
-from agentrl.actors.judge import check_reward_nonzero_std
+from agentrl.actors.group_scoring import check_reward_nonzero_std
 from agentrl.envs.adapters.gymnasium import GymnasiumEnv
 from agentrl.errors import InfrastructureError
 from agentrl.tokens.chat import ParsedTurn, ToolCall

@@ -17,7 +17,7 @@ from agentrl.envs.messages import AssistantTurn
 from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.errors import ConfigError, EnvError, InfrastructureError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.unit.played_episodes import ASSIGNMENT, LIMITS
 from tests.unit.test_reward_remote import listening
 
@@ -209,7 +209,7 @@ async def test_rm_type_judge_scores_answers_and_ranks_groups() -> None:
             EpisodeSummary(n, Outcome.DONE, StopReason.TERMINATED, 0.0, {}, text)
             for n, text in enumerate("ab")
         ]
-        order = Judge(ASSIGNMENT.id.group, Task("t", row), episodes)
+        order = ScoreGroup(ASSIGNMENT.id.group, Task("t", row), episodes)
         judged = await scored(order, lambda: SingleTurnEnv(**told, group_rm=True), LIMITS)
     assert sorted(episode.reward for episode in judged.episodes) == [0.0, 1.0]
 
@@ -219,7 +219,7 @@ async def test_a_judge_that_is_down_is_the_groups_fate() -> None:
         EpisodeSummary(n, Outcome.DONE, StopReason.TERMINATED, 0.0, {}, text)
         for n, text in enumerate("ab")
     ]
-    order = Judge(ASSIGNMENT.id.group, Task("t", {"input": "q"}), episodes)
+    order = ScoreGroup(ASSIGNMENT.id.group, Task("t", {"input": "q"}), episodes)
     async with listening(saying("no"), PATH) as (url, _):
         told: dict[str, Any] = {"rm_type": "judge", "rm_url": url, "group_rm": True}
         with pytest.raises(EnvError, match=r"score_group failed 3 times: .*gave no verdict"):

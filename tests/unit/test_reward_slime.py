@@ -21,7 +21,7 @@ from agentrl.envs.single_turn import SingleTurnEnv
 from agentrl.envs.slime_rewards import OfSample, RewardSample
 from agentrl.errors import ConfigError, EnvError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
-from agentrl.wire.messages import Judge
+from agentrl.wire.messages import ScoreGroup
 from tests.unit.played_episodes import ASSIGNMENT, CHAT, LIMITS, ScriptedClient
 
 pytestmark = pytest.mark.anyio
@@ -102,14 +102,14 @@ async def said(env: SingleTurnEnv, text: str, reasoning: str = "") -> float:
     return (await env.step(AssistantTurn(text, [], None, "stop", 0, reasoning))).reward
 
 
-def group(*answers: str) -> Judge:
+def group(*answers: str) -> ScoreGroup:
     episodes = [
         EpisodeSummary(
             n, Outcome.DONE, StopReason.TERMINATED, 0.0, {}, answer, sampled=9 - len(answer)
         )
         for n, answer in enumerate(answers)
     ]
-    return Judge(ASSIGNMENT.id.group, Task("t", dict(ROW)), episodes)
+    return ScoreGroup(ASSIGNMENT.id.group, Task("t", dict(ROW)), episodes)
 
 
 async def judged(flags: str, *answers: str) -> list[float]:

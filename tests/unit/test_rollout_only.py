@@ -15,7 +15,7 @@ from agentrl.learner.rollout_only import run_rollout_only
 from agentrl.rollout_file import read_rollouts
 from agentrl.serving.labels import LabelSink
 from agentrl.types import EngineAddress, VersionRow
-from agentrl.wire.messages import Published, Retire, Stepped, Welcome
+from agentrl.wire.messages import PushDone, Retire, Stepped, Welcome
 from tests.integration.learner_world import Labels, World, WorldPeer
 from tests.manual_clock import ManualClock
 
@@ -46,7 +46,7 @@ def test_leases_are_saved_and_reported_and_nothing_is_learnt(tmp_path: Path) -> 
         (2, True),
         (3, True),
     ]
-    rows = [message.row for message in world.of(Published)]
+    rows = [message.row for message in world.of(PushDone)]
     assert rows == [VersionRow(k, k - 1 if k else None, k) for k in range(4)]
     assert world.of(Retire)[-1].through == 3
     steps = [step.metrics for step in world.of(Stepped)]
@@ -74,7 +74,7 @@ def test_one_that_comes_back_goes_on_after_what_was_reported(tmp_path: Path) -> 
         play(world, save_debug_rollout_data=save)
     assert play(world, save_debug_rollout_data=save) == 4
     assert [step.number for step in world.of(Stepped)] == [1, 2, 3, 4]
-    rows = [message.row for message in world.of(Published)]
+    rows = [message.row for message in world.of(PushDone)]
     assert rows[3] == VersionRow(3, 2, 2), "the same weights under a number of their own"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3", "4"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentrl.actors.failures import Failures
-from agentrl.actors.judge import FILTER, judge_group
+from agentrl.actors.group_scoring import FILTER, score_group
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.actors.worker import Worker, WorkerSettings
 from agentrl.config.presets import DEFAULT, PRESETS
@@ -14,7 +14,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.user_code import load
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import GroupScore, ScoreGroup
 
 pytestmark = pytest.mark.anyio
 
@@ -31,14 +31,14 @@ def written(tmp_path: Path, body: str) -> str:
     return str(path)
 
 
-async def judged(place: str, **flags: Any) -> Verdict:
+async def judged(place: str, **flags: Any) -> GroupScore:
     told = RunConfig(input_key="question", label_key="gold", **flags)
     summaries = [
         EpisodeSummary(0, Outcome.DONE, StopReason.TERMINATED, 1.0, {}, "it is 4", sampled=5),
         EpisodeSummary(2, Outcome.DONE, StopReason.RESPONSE_LIMIT, 0.0, {}, "it is", sampled=3),
     ]
-    order = Judge("00000001", Task("t", ROW), summaries)
-    return await judge_group(order, load(FILTER, place), Failures(), flags=told)
+    order = ScoreGroup("00000001", Task("t", ROW), summaries)
+    return await score_group(order, load(FILTER, place), Failures(), flags=told)
 
 
 async def test_it_sees_what_was_asked_said_and_earned(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ assert [each.get_reward_value(args) for each in samples] == [1.0, 0.0]
 assert [each.status.value for each in samples] == ["completed", "truncated"]
 assert args.n_samples_per_prompt == 7
 return DynamicFilterOutput(keep=True)"""
-    verdict = await judged(written(tmp_path, body), n_samples_per_prompt=7)
-    assert (verdict.keep, verdict.reason, verdict.error) == (True, "", None)
-    assert verdict.rewards == [1.0, 0.0]
+    score = await judged(written(tmp_path, body), n_samples_per_prompt=7)
+    assert (score.keep, score.reason, score.error) == (True, "", None)
+    assert score.rewards == [1.0, 0.0]
 
 
 async def test_a_reward_that_is_a_dict_has_its_key(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ return True"""
     ],
 )
 async def test_its_answer_is_taken(tmp_path: Path, said: str, keep: bool, reason: str) -> None:
-    verdict = await judged(written(tmp_path, f"return {said}"))
-    assert (verdict.keep, verdict.reason, verdict.error) == (keep, reason, None)
+    score = await judged(written(tmp_path, f"return {said}"))
+    assert (score.keep, score.reason, score.error) == (keep, reason, None)
 
 
 @pytest.mark.parametrize(

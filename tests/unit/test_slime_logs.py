@@ -12,7 +12,7 @@ from agentrl.columns import COLUMNS, EXCLUDED
 from agentrl.config.args import Args
 from agentrl.config.run import RunConfig
 from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, MAX_FIGURES, logged
-from agentrl.envs.slime_logs.samples import ScoredEpisode, judged, keys_of, samples_of, scored
+from agentrl.envs.slime_logs.samples import ScoredEpisode, keys_of, of_groups, samples_of, scored
 from agentrl.envs.slime_stand_in.logging_utils import log
 from agentrl.envs.slime_stand_in.types import Sample
 from agentrl.rollout_file import Rollouts, write_rollouts
@@ -30,7 +30,7 @@ from agentrl.types import (
     TrajectoryMeta,
     TrajectoryRow,
 )
-from agentrl.wire.messages import JudgedGroup, Logged
+from agentrl.wire.messages import Logged, ScoredGroup
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +153,7 @@ def test_samples_of_an_evaluation_are_in_order_of_tasks_and_have_no_tokens() -> 
         first.loss_mask  # noqa: B018
 
 
-def judged_group(mint: int, *, kept: bool, part: str = "", num_episodes: int = 2) -> JudgedGroup:
+def scored_group(mint: int, *, kept: bool, part: str = "", num_episodes: int = 2) -> ScoredGroup:
     """A group of the row above, of which the first episode was cut."""
     stops = [StopReason.TURN_LIMIT, *[StopReason.TERMINATED] * (num_episodes - 1)]
     episodes = [
@@ -162,14 +162,14 @@ def judged_group(mint: int, *, kept: bool, part: str = "", num_episodes: int = 2
         )
         for index, stop in enumerate(stops)
     ]
-    return JudgedGroup(mint, Task("a", ROW, part=part), episodes, kept, "" if kept else "dull")
+    return ScoredGroup(mint, Task("a", ROW, part=part), episodes, kept, "" if kept else "dull")
 
 
 def test_samples_of_judged_groups_say_which_were_kept_and_count_through_the_run() -> None:
     config = RunConfig(
         input_key="question", label_key="answer", reward_key="right", n_samples_per_prompt=2
     )
-    dropped, kept = judged([judged_group(7, kept=True), judged_group(3, kept=False)], config)
+    dropped, kept = of_groups([scored_group(7, kept=True), scored_group(3, kept=False)], config)
     assert [(s.group_index, s.index) for s in (*dropped, *kept)] == [
         (2, 4),
         (2, 5),
@@ -184,19 +184,19 @@ def test_samples_of_judged_groups_say_which_were_kept_and_count_through_the_run(
     assert whole.metadata == {"reward.style": 2.0, "data_source": "sums"}
     assert [s.status for s in kept] == [Sample.Status.TRUNCATED, Sample.Status.COMPLETED]
     assert not whole.remove_sample
-    with pytest.raises(AttributeError, match=r"of a judged group has no 'tokens' here: no token"):
+    with pytest.raises(AttributeError, match=r"of a scored group has no 'tokens' here: no token"):
         whole.tokens  # noqa: B018
 
 
 def test_judged_samples_of_a_mixture_have_the_label_and_the_reward_of_their_part() -> None:
-    groups = [judged_group(1, kept=True, part="sums"), judged_group(2, kept=True, part="plain")]
-    first, second = (samples[1] for samples in judged(groups, mixture()))
+    groups = [scored_group(1, kept=True, part="sums"), scored_group(2, kept=True, part="plain")]
+    first, second = (samples[1] for samples in of_groups(groups, mixture()))
     assert (first.label, first.reward) == ("4", {"style": 2.0, "right": 0.5})
     assert (second.label, second.reward) == ("2+2", 0.5)
 
 
 def test_a_sample_without_tokens_can_be_written_as_json() -> None:
-    ((sample, _),) = judged([judged_group(1, kept=False)], RunConfig())
+    ((sample, _),) = of_groups([scored_group(1, kept=False)], RunConfig())
     written = json.loads(json.dumps(sample.to_dict()))
     assert (written["status"], written["response"], written["kept"]) == ("truncated", "4", False)
     assert set(written) == set(vars(sample)) - {"_keys"}

@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from agentrl.actors.judge import FILTER
+from agentrl.actors.group_scoring import FILTER
 from agentrl.actors.slime_filter import OfSamples
 from agentrl.algorithms.load import load_algorithm
 from agentrl.config.command_line import Program

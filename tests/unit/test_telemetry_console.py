@@ -192,7 +192,7 @@ def test_groups_that_were_dropped_are_said_in_the_line_of_their_iteration_with_t
 
 def test_the_first_error_of_a_judge_or_filter_is_told_with_its_log(run_dir: Path) -> None:
     error = "the filter m:f failed: KeyError: 'gold' (f.py:3)"
-    failed = ("judging_failed", {"group": "00000007", "worker": "w-7", "error": error})
+    failed = ("scoring_failed", {"group": "00000007", "worker": "w-7", "error": error})
     (said,) = played(run_dir, failed, failed)
     assert said.startswith("note: a group was dropped, for its rewards or the filter failed ")
     assert said.endswith(f"(env_error: {error}); see {run_dir}/logs/w-7.log")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentrl.actors import judge
+from agentrl.actors import group_scoring
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
 from agentrl.algorithms import custom_advantages, custom_rewards
 from agentrl.algorithms.correction import CORRECTIONS
@@ -86,7 +86,7 @@ FLAGS = {
     "env": Flag(load_env, ENV, "agentrl.envs", "Mine"),
     "tool": Flag(load_tool, TOOL, "agentrl.tools"),
     "reward": Flag(load_reward, REWARD, "agentrl.rewards"),
-    "filter": Flag(partial(load, judge.FILTER), FILTER, "agentrl.filters"),
+    "filter": Flag(partial(load, group_scoring.FILTER), FILTER, "agentrl.filters"),
     "loss": Flag(partial(written, LOSSES), LOSS, "agentrl.losses"),
     "correction": Flag(partial(written, CORRECTIONS), CORRECTION, "agentrl.corrections"),
     "rewards": Flag(
@@ -146,9 +146,9 @@ def test_a_file_that_holds_none_or_several_is_refused_with_what_to_write(
 
 
 def test_a_filter_of_agentrl_s_own_has_a_name() -> None:
-    assert load(judge.FILTER, "check_reward_nonzero_std") is check_reward_nonzero_std
+    assert load(group_scoring.FILTER, "check_reward_nonzero_std") is check_reward_nonzero_std
     assert (
-        load(judge.FILTER, "agentrl.actors.judge.check_reward_nonzero_std")
+        load(group_scoring.FILTER, "agentrl.actors.group_scoring.check_reward_nonzero_std")
         is check_reward_nonzero_std
     )
 
@@ -238,4 +238,4 @@ def test_a_module_that_lies_here_as_a_file_is_named_as_one(
 
 def test_the_filter_of_slimes_scripts_is_the_one_that_ships() -> None:
     place = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
-    assert load(judge.FILTER, place) is check_reward_nonzero_std
+    assert load(group_scoring.FILTER, place) is check_reward_nonzero_std

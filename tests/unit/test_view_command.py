@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli import main as cli
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import GroupScore, ScoreGroup
 from tests.unit.viewed_run import ViewedRun, headings, trained
 
 pytestmark = pytest.mark.slow
@@ -159,8 +159,8 @@ def test_a_group_that_was_judged_in_vain_counts_as_failed(
     run = ViewedRun(tmp_path)
     for episode in run.mint("Which river?"):
         run.finish(episode, "Which river?", "Seine", version=1, reward=1.0)
-    (order,) = [message for message in run.inbox if isinstance(message, Judge)]
-    run.say("worker", Verdict(order.group, [], False, error="the judge is out"))
+    (order,) = [message for message in run.inbox if isinstance(message, ScoreGroup)]
+    run.say("worker", GroupScore(order.group, [], False, error="the judge is out"))
     assert cli.main(["view", str(run.close()), "--failed", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["outcome"] for line in lines] == ["done", "done"]

@@ -11,7 +11,7 @@ from agentrl.errors import FrameError, ProtocolVersionError
 from agentrl.types import EpisodeId, EpisodeReport, Outcome, StopReason, Task, TrajectoryMeta
 from agentrl.wire import frames as frames_module
 from agentrl.wire.frames import PROTOCOL_VERSION, Remains, decode, encode, salvage
-from agentrl.wire.messages import Ack, Drain, Envelope, Finished, Heartbeat, Tasks, Verdict
+from agentrl.wire.messages import Ack, Drain, Envelope, Finished, GroupScore, Heartbeat, Tasks
 
 FINISHED = Envelope(
     3,
@@ -147,8 +147,8 @@ def unreadable(message: object) -> Envelope:
 @pytest.mark.parametrize(
     ("message", "remains"),
     [
-        (Verdict("00000001", rewards="none"), Remains(3, 7, group="00000001")),  # type: ignore[arg-type]
-        (Verdict(5), Remains(3, 7)),  # type: ignore[arg-type]
+        (GroupScore("00000001", rewards="none"), Remains(3, 7, group="00000001")),  # type: ignore[arg-type]
+        (GroupScore(5), Remains(3, 7)),  # type: ignore[arg-type]
         (
             Finished(msgspec.structs.replace(FINISHED.body.report, reward="high")),  # type: ignore[union-attr]
             Remains(3, 7, episode=EpisodeId("g1", 2)),

@@ -35,17 +35,17 @@ from agentrl.wire.messages import (
     Assign,
     Capacity,
     Finished,
+    GroupScore,
     Hello,
-    Judge,
     LeaseRequest,
     Message,
-    Published,
+    PushDone,
     Retire,
     Role,
+    ScoreGroup,
     Stepped,
     TaskCredit,
     Tasks,
-    Verdict,
     Welcome,
 )
 
@@ -106,7 +106,7 @@ class ViewedRun:
         self.do(FromPeer(peer, self.epochs[peer], 1, message))
 
     def publish(self, version: int, parent: int | None, iteration: int) -> None:
-        self.say("learner", Published(VersionRow(version, parent, iteration), iteration))
+        self.say("learner", PushDone(VersionRow(version, parent, iteration), iteration))
 
     def train(self, number: int, said: str, *, version: int | None = None) -> None:
         """Lease `number`: a group of two episodes, rewarded `number` and 0, trained and saved.
@@ -114,9 +114,9 @@ class ViewedRun:
         for episode, answer in zip(self.mint(said), ("Paris", "Rome"), strict=True):
             reward = float(number * (episode.id.index == 0))
             self.finish(episode, said, answer, version=version or number, reward=reward)
-        (order,) = [m for m in self.inbox if isinstance(m, Judge)]
+        (order,) = [m for m in self.inbox if isinstance(m, ScoreGroup)]
         rewards = [summary.reward for summary in order.episodes]
-        self.say("worker", Verdict(order.group, rewards, True))
+        self.say("worker", GroupScore(order.group, rewards, True))
         self.say("learner", LeaseRequest(number))
         self.say("learner", Stepped(number, False, 0.0, 0.0, 1.0))
         self.publish(number + 1, number, number)

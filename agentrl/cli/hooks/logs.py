@@ -1,5 +1,5 @@
 """Log functions, tried on a group of the first task that a worker plays (`worker`): as an
-iteration, from a file as a learner writes it; as an evaluation; and as two groups that were judged,
+iteration, from a file as a learner writes it; as an evaluation; and as two scored groups,
 of which one is dropped."""
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from agentrl.cli.hooks.worker import (
 )
 from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, ROLLOUT, logged
 from agentrl.envs.slime_logs.process import decoder
-from agentrl.envs.slime_logs.samples import ScoredEpisode, judged, keys_of, samples_of, scored
+from agentrl.envs.slime_logs.samples import ScoredEpisode, keys_of, of_groups, samples_of, scored
 from agentrl.errors import HookError
 from agentrl.rollout_file import Columns, Rollouts, write_rollouts
 from agentrl.types import (
@@ -31,7 +31,7 @@ from agentrl.types import (
     Task,
     TrajectoryRow,
 )
-from agentrl.wire.messages import JudgedGroup, Logged
+from agentrl.wire.messages import Logged, ScoredGroup
 
 __all__ = ["all_samples", "evaluation", "rollouts"]
 
@@ -72,8 +72,8 @@ def all_samples(trial: HookTrial) -> Iterator[str]:
     would tell."""
     task, played = _played(trial, None)
     episodes = [summary_of(each.report) for each in played]
-    groups = [JudgedGroup(1, task, episodes, True), JudgedGroup(2, task, episodes, False, "tried")]
-    found = logged(ALL_SAMPLES, trial.config, 1, judged(groups, trial.config))
+    groups = [ScoredGroup(1, task, episodes, True), ScoredGroup(2, task, episodes, False, "tried")]
+    found = logged(ALL_SAMPLES, trial.config, 1, of_groups(groups, trial.config))
     yield from _told(found, task, f"2 groups of {len(episodes)} samples", "")
 
 

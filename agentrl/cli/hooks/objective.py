@@ -21,4 +21,4 @@ def trained(trial: HookTrial) -> Iterator[str]:
         gave = noted.gave
         if gave is None and len(noted.given) == 2 and isinstance(noted.given[1], dict):
             gave = noted.given[1].get("advantages")  # of a rollout_data that it writes to
-        yield f"at last it gave {shown(gave)}"
+        yield f"its last result: {shown(gave)}"

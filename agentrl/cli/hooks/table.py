@@ -156,7 +156,7 @@ HOOKS = {
         ),
         Hook(
             name="dynamic-sampling-filter-path",
-            kind="agentrl.actors.judge:FILTER",
+            kind="agentrl.actors.group_scoring:FILTER",
             called="for each group, when it has its rewards",
             returns="a bool, (bool, reason), or slime's DynamicFilterOutput: whether it is kept",
             tries="agentrl.cli.hooks.worker:keep",

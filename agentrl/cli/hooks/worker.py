@@ -33,7 +33,7 @@ from agentrl.types import (
     StopReason,
     Task,
 )
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import GroupScore, ScoreGroup
 
 __all__ = [
     "GROUP",
@@ -83,14 +83,14 @@ def group_reward(trial: HookTrial) -> Iterator[str]:
     answers = answers_to(trial.config, task)
 
     async def play(bench: Bench) -> None:
-        verdicts.append(await bench.judge(task, answers))
+        scores.append(await bench.score(task, answers))
         evaluated.append(await bench.play(task, answers[0], evaluation=SET))
 
-    verdicts: list[Verdict] = []
+    scores: list[GroupScore] = []
     evaluated: list[EpisodeReport] = []
     on_bench(trial, play)
     yield about(task)
-    for answer, worth in zip(answers, verdicts[0].rewards, strict=True):
+    for answer, worth in zip(answers, scores[0].rewards, strict=True):
         yield f"{answer!r} is worth {worth:g}"
     yield f"in an evaluation, alone, {answers[0]!r} is worth {evaluated[0].reward:g}"
 
@@ -102,15 +102,15 @@ def keep(trial: HookTrial) -> Iterator[str]:
     groups = [answers, [answers[-1]] * len(answers)]
 
     async def play(bench: Bench) -> None:
-        verdicts.extend([await bench.judge(task, group) for group in groups])
+        scores.extend([await bench.score(task, group) for group in groups])
 
-    verdicts: list[Verdict] = []
+    scores: list[GroupScore] = []
     on_bench(trial, play)
     yield about(task)
-    for verdict in verdicts:
-        why = f" ({verdict.reason})" if verdict.reason else ""
-        fate = "kept" if verdict.keep else "dropped"
-        yield f"a group of the rewards {shown(verdict.rewards)} is {fate}{why}"
+    for score in scores:
+        why = f" ({score.reason})" if score.reason else ""
+        fate = "kept" if score.keep else "dropped"
+        yield f"a group of the rewards {shown(score.rewards)} is {fate}{why}"
 
 
 def generate(trial: HookTrial) -> Iterator[str]:
@@ -239,16 +239,16 @@ class Bench:
         raised = kind.get(report.outcome, DataError)
         raise raised(f"{where}on the answer {answer!r}: {report.outcome}: {report.error}")
 
-    async def judge(self, task: Task, answers: Sequence[str]) -> Verdict:
+    async def score(self, task: Task, answers: Sequence[str]) -> GroupScore:
         """A group of such episodes. Raises EnvError where it has none, FilterError if that is for
         its filter."""
         reports = [await self.play(task, answer, index) for index, answer in enumerate(answers)]
-        order = Judge(GROUP, task, [summary_of(report) for report in reports])
-        verdict = await self.worker.verdict(order)
-        if verdict.error is not None:
-            raised = FilterError if verdict.rewards else EnvError
-            raise raised(f"on a group of {len(answers)} answers: {verdict.error}")
-        return verdict
+        order = ScoreGroup(GROUP, task, [summary_of(report) for report in reports])
+        score = await self.worker.score(order)
+        if score.error is not None:
+            raised = FilterError if score.rewards else EnvError
+            raise raised(f"on a group of {len(answers)} answers: {score.error}")
+        return score
 
 
 def summary_of(report: EpisodeReport) -> EpisodeSummary:

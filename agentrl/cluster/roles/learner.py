@@ -24,14 +24,14 @@ from agentrl.config.device_defaults import engine_dtype, engines_tell_digests
 from agentrl.config.engines import shares_memory
 from agentrl.config.run import RunConfig
 from agentrl.errors import EngineError
-from agentrl.learner.agreement import Rank
 from agentrl.learner.beside import by_source_in_turns
+from agentrl.learner.collective_errors import Rank
 from agentrl.learner.handover import Handover
 from agentrl.learner.hook_watch import HookWatch
 from agentrl.learner.hooks import AFTER_WRITE, LearnerHooks
 from agentrl.learner.loop import run_learner
 from agentrl.learner.megatron import MegatronBackend
-from agentrl.learner.megatron.checkpoint import write_checkpoint
+from agentrl.learner.megatron.hf_weights import write_checkpoint
 from agentrl.learner.profiling import open_profiler
 from agentrl.learner.watched_algorithm import load_watched
 from agentrl.models.registry import open_model

@@ -42,6 +42,13 @@ class LearnerFlags(AsynchronyFlags, frozen=True, kw_only=True):
             modes=POLICY,
         ),
     ] = False
+    flash_attention: Annotated[
+        Literal["2", "3", "4"],
+        _trained(
+            "FlashAttention of the learner on GPUs: 2 is torch's own; 3 (on Hopper) and 4 (from "
+            "Hopper on) are packages that you install on its nodes"
+        ),
+    ] = "2"
     save: Annotated[
         str | None,
         _trained(

@@ -125,7 +125,7 @@ class RolloutFlags(DataFlags, frozen=True, kw_only=True):
     dynamic_sampling_filter_path: Annotated[
         str | None,
         _policy(
-            "Function that keeps or drops a judged group, called as fn(rewards, task), or as in "
+            "Function that keeps or drops a scored group, called as fn(rewards, task), or as in "
             "slime, fn(args, samples): a name, pkg.module:fn or path/to/file.py[:fn]",
             holds="code",
             halves=ENGINES,

@@ -131,8 +131,8 @@ def _named(whose: str) -> Iterator[None]:
 
 
 def _about_reward(config: RunConfig) -> Iterator[str]:
-    """A thought before the answer earns nothing by exact match: nobody shall find out by a flat
-    reward."""
+    """A thought before the answer earns nothing by exact match: said before the training, not by
+    a flat reward."""
     given = config.env_args.keys()
     if config.env not in ROW_ENVS:
         return

@@ -29,17 +29,17 @@ from agentrl.envs.slime_logs.functions import ALL_SAMPLES, EVALUATION, KINDS, RO
 from agentrl.envs.slime_logs.samples import (
     Keys,
     ScoredEpisode,
-    judged,
     keys_of,
+    of_groups,
     samples_of,
     scored,
 )
 from agentrl.envs.slime_stand_in.sglang_rollout import tokenizer_of
 from agentrl.errors import AgentRLError
 from agentrl.trial import child_of
-from agentrl.wire.messages import JudgedGroup, Logged
+from agentrl.wire.messages import Logged, ScoredGroup
 
-__all__ = ["LIMIT_S", "AboutEvaluation", "AboutJudged", "AboutRollouts", "LogProcess"]
+__all__ = ["LIMIT_S", "AboutEvaluation", "AboutGroups", "AboutRollouts", "LogProcess"]
 
 #: Seconds that a function has, from when it is waited for.
 LIMIT_S = 60.0
@@ -68,19 +68,19 @@ class AboutEvaluation(msgspec.Struct, frozen=True, tag="evaluation"):
     keys: dict[str, Keys] = {}
 
 
-class AboutJudged(msgspec.Struct, frozen=True, tag="judged"):
-    """The groups that were judged until the lease of an iteration was made: each a `JudgedGroup`,
+class AboutGroups(msgspec.Struct, frozen=True, tag="groups"):
+    """The groups that were scored until the lease of an iteration was made: each a `ScoredGroup`,
     in msgpack, as it was told."""
 
     iteration: int
     groups: list[msgspec.Raw]
 
 
-Question = AboutRollouts | AboutEvaluation | AboutJudged
+Question = AboutRollouts | AboutEvaluation | AboutGroups
 _FIELDS: dict[type[Question], str] = {
     AboutRollouts: ROLLOUT,
     AboutEvaluation: EVALUATION,
-    AboutJudged: ALL_SAMPLES,
+    AboutGroups: ALL_SAMPLES,
 }
 
 
@@ -240,9 +240,9 @@ def _given(config: RunConfig, question: Question) -> tuple[str, Any, tuple[float
         samples = samples_of(file, config, decoder(config))
         file.unlink()  # all of it is in memory
         return ROLLOUT, samples, (question.seconds,)
-    if isinstance(question, AboutJudged):
-        groups = (msgspec.msgpack.decode(each, type=JudgedGroup) for each in question.groups)
-        return ALL_SAMPLES, judged(groups, config), ()
+    if isinstance(question, AboutGroups):
+        groups = (msgspec.msgpack.decode(each, type=ScoredGroup) for each in question.groups)
+        return ALL_SAMPLES, of_groups(groups, config), ()
     usual = keys_of(config)
     sets = {
         name: scored(rows, question.keys.get(name, usual), found)

@@ -3,7 +3,7 @@
     of an iteration     one for each trajectory, with its tokens; texts are decoded when asked for;
                         `index` and `rollout_id` are those of its episode
     of an evaluation    one for each episode: the text of its last turn, and no token
-    of judged groups    the same, with whether the filter kept the group
+    of scored groups    the same, with whether the filter kept the group
 
 Their metadata are those of the task's row, or all of a row without any, and what the episode has
 counted. Label, prompt and reward stand where the flags of the task's part of a mixture, or of its
@@ -28,16 +28,16 @@ from agentrl.envs.rows.keys import find, holds
 from agentrl.envs.slime_stand_in.types import Sample, places
 from agentrl.rollout_file import read_columns, read_rollouts
 from agentrl.types import GroupRows, SpanKind, StopReason, TrajectoryRow
-from agentrl.wire.messages import JudgedGroup
+from agentrl.wire.messages import ScoredGroup
 
 __all__ = [
-    "JudgedSample",
+    "GroupSample",
     "Keys",
     "LoggedSample",
     "ScoredEpisode",
     "ScoredSample",
-    "judged",
     "keys_of",
+    "of_groups",
     "samples_of",
     "samples_of_groups",
     "scored",
@@ -279,19 +279,19 @@ def scored(
     }
 
 
-class JudgedSample(ScoredSample):
-    """An episode of a judged group: as one of an evaluation, with its trained reward. `kept`:
+class GroupSample(ScoredSample):
+    """An episode of a scored group: as one of an evaluation, with its trained reward. `kept`:
     whether the filter kept its group; `reason`: what it said. `group_index` and `index` count from
     the first group of the run."""
 
-    _of = "a judged group"
+    _of = "a scored group"
 
-    def __init__(self, group: JudgedGroup, keys: Keys, index: int, episode: ScoredEpisode) -> None:
+    def __init__(self, group: ScoredGroup, keys: Keys, index: int, episode: ScoredEpisode) -> None:
         super().__init__(group.task.row, keys, index, episode)
         self.kept, self.reason = group.kept, group.reason
 
 
-def judged(groups: Iterable[JudgedGroup], config: RunConfig) -> list[list[JudgedSample]]:
+def of_groups(groups: Iterable[ScoredGroup], config: RunConfig) -> list[list[GroupSample]]:
     """The samples of each group, in the order in which the run began the groups."""
     keys_in = _keys_of_parts(config)
     found, size = [], config.n_samples_per_prompt
@@ -309,5 +309,5 @@ def judged(groups: Iterable[JudgedGroup], config: RunConfig) -> list[list[Judged
             )
             for each in group.episodes
         ]
-        found.append([JudgedSample(group, keys, first + each.index, each) for each in episodes])
+        found.append([GroupSample(group, keys, first + each.index, each) for each in episodes])
     return found

@@ -35,15 +35,15 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stages import stages_of_a_rank
 from agentrl.config.torch_dist import Header, folder_of, read_header, state_in
 from agentrl.errors import ConfigError
-from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import StepResult
-from agentrl.learner.beginning import root_of
 from agentrl.learner.checkpoints import iterations
+from agentrl.learner.collective_errors import by_source
 from agentrl.learner.finding import newest_of_all
 from agentrl.learner.hooks import BEFORE_LOG_PROB, BEFORE_TRAIN_STEP, INIT, LearnerHooks
 from agentrl.learner.manifest import FileFacts
-from agentrl.learner.megatron import checkpoint, compat, foreign, parallel, state
+from agentrl.learner.megatron import compat, foreign, hf_weights, parallel, state
 from agentrl.learner.megatron.freezing import freeze
+from agentrl.learner.megatron.gpu_kernels import use_flash_attention
 from agentrl.learner.megatron.laid_out import TokenLayout
 from agentrl.learner.megatron.lent_memory import LentMemory, weight_tensors
 from agentrl.learner.megatron.model import build_model, parameter_dtype, transformer_config
@@ -55,6 +55,7 @@ from agentrl.learner.megatron.process import keep_freed_memory, set_deterministi
 from agentrl.learner.megatron.trained import TrainedModel
 from agentrl.learner.megatron.value_head import HEAD
 from agentrl.learner.megatron.weights import Weights
+from agentrl.learner.resume import root_of
 from agentrl.models.headers import check_header, without_mtp
 from agentrl.models.mtp import with_mtp
 from agentrl.models.registry import Model, open_model
@@ -141,6 +142,8 @@ class MegatronBackend:
         device = parallel.device_of_rank(rank)
         if device.type == "cpu":
             keep_freed_memory()
+        else:
+            use_flash_attention(cfg.flash_attention)
         run_near(device)
         try:
             self._hooks.call(INIT, self.all_gather)
@@ -224,7 +227,7 @@ class MegatronBackend:
         if place is None or holds_model(place):
             directory = self._model_dir if place is None else Path(place)
             rules = described.is_passenger, described.family.stacks
-            with checkpoint.StoredTensors(directory, weights.shapes, *rules) as tensors:
+            with hf_weights.StoredTensors(directory, weights.shapes, *rules) as tensors:
                 weights.load(tensors)
         elif holds_megatron(place):
             folder = folder_of(Path(place))
@@ -324,7 +327,7 @@ class MegatronBackend:
         if self.is_source:
             dtype = parameter_dtype(self._settings)
             tensors = chain(self._exported(), self._passengers())
-            checkpoint.write_checkpoint(directory, tensors, self._model_dir, dtype)
+            hf_weights.write_checkpoint(directory, tensors, self._model_dir, dtype)
         else:
             for _ in self._exported():
                 pass
@@ -334,7 +337,7 @@ class MegatronBackend:
         """Most families have none."""
         if self._policy.family.is_passenger is None:
             return iter(())
-        return checkpoint.passengers(self._passengers_dir, self._policy)
+        return hf_weights.passengers(self._passengers_dir, self._policy)
 
     def save_state(self, directory: Path) -> Mapping[str, FileFacts]:
         """See `TrainBackend.save_state`."""

@@ -39,12 +39,12 @@ from agentrl.errors import ConfigError
 from agentrl.learner.checkpoints import newest_valid
 from agentrl.learner.folders import replaced
 from agentrl.learner.megatron import compat, parallel, placement, shards
-from agentrl.learner.megatron.checkpoint import (
+from agentrl.learner.megatron.foreign import content_of, require_all
+from agentrl.learner.megatron.hf_weights import (
     StoredTensors,
     passengers,
     write_checkpoint,
 )
-from agentrl.learner.megatron.foreign import content_of, require_all
 from agentrl.learner.megatron.model import build_model, transformer_config
 from agentrl.learner.megatron.mtp import MTP
 from agentrl.learner.megatron.pieces import as_there, types_of

@@ -4,6 +4,7 @@
     add_product        a matrix product is added to float32 sums by the product's own kernel
     WeightGradients    the same under the name by which megatron-core asks Apex for it
     fuse_adam          AdamW in one kernel for many weights
+    use_flash_attention   packed sequences attend by a FlashAttention that is a package of its own
 
 Without a C compiler, which Triton needs, functions stay as they are, and a warning says so once.
 On a CPU nothing here changes anything.
@@ -18,8 +19,18 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.attention import activate_flash_attention_impl
 
-__all__ = ["WeightGradients", "add_product", "can_compile", "compiled_on_cuda", "fuse_adam"]
+from agentrl.errors import EnvironmentSetupError
+
+__all__ = [
+    "WeightGradients",
+    "add_product",
+    "can_compile",
+    "compiled_on_cuda",
+    "fuse_adam",
+    "use_flash_attention",
+]
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -85,3 +96,18 @@ def fuse_adam(adams: Iterable[Any]) -> None:
         for group in adam.param_groups:
             if isinstance(adam, torch.optim.AdamW) and all(w.is_cuda for w in group["params"]):
                 group["fused"] = True
+
+
+def use_flash_attention(version: str) -> None:
+    """Have `torch.nn.attention.varlen` attend by that FlashAttention in this process; 2 is torch's
+    own. Raises EnvironmentSetupError where its package cannot be used."""
+    if version == "2":
+        return
+    try:
+        activate_flash_attention_impl(f"FA{version}")
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise EnvironmentSetupError(
+            f"--flash-attention {version}: its package cannot be used here ({error}); install it, "
+            "or leave the flag out"
+        ) from error
+    log.info("packed sequences attend by FlashAttention %s", version)

@@ -41,6 +41,6 @@ def put_head(model: Any) -> None:
 
 
 def weight_of_head(model: Any) -> Tensor:
-    """[V, H], this rank's share of the vocabulary, that the pass just made went by."""
+    """[V, H], this rank's share of the vocabulary, as the last pass used it."""
     (weight,) = unwrap_model(model).output_layer.in_use
     return weight  # type: ignore[no-any-return]

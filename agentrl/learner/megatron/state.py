@@ -27,7 +27,7 @@ from megatron.core import parallel_state
 from agentrl import disk
 from agentrl.config.torch_dist import read_index
 from agentrl.errors import ConfigError, DataError, EnvironmentSetupError
-from agentrl.learner import agreement, beside
+from agentrl.learner import beside, collective_errors
 from agentrl.learner.manifest import FileFacts
 from agentrl.learner.megatron import parallel, placement, rng, shards
 from agentrl.learner.megatron.optimizer import Optimizer
@@ -325,8 +325,8 @@ def _layout() -> GroupSizes:
 
 
 def together(action: Callable[[], Any]) -> list[Any]:
-    """As `agreement.together`, over the learner's ranks."""
-    return agreement.together(action, parallel.all_gather_msgpack)
+    """As `collective_errors.together`, over the learner's ranks."""
+    return collective_errors.together(action, parallel.all_gather_msgpack)
 
 
 def in_turns(action: Callable[[], Any]) -> list[Any]:

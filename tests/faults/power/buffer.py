@@ -17,13 +17,13 @@ from agentrl.types import GroupState, Outcome, PayloadRef
 from agentrl.wire.messages import (
     Ack,
     Finished,
+    GroupScore,
     Lease,
     Message,
-    Published,
+    PushDone,
     Retire,
     Stepped,
     Tasks,
-    Verdict,
 )
 from tests.faults.power.recording import Record, environment, read
 from tests.faults.power.spoken import Spoken, conversation
@@ -97,14 +97,14 @@ def _is_paid(
             if row is None or report.outcome is not Outcome.DONE:
                 return row is not None and (row.attempt, row.outcome) != (report.id.attempt, None)
             return row.outcome is Outcome.DONE and len(row.trajectories) == len(report.trajectories)
-        case Verdict(group):
+        case GroupScore(group):
             mint = int(group)
             return mint in groups and groups[mint].state is not GroupState.MINTED
         case Tasks(_, cursor):
             return state.cursor >= cursor
         case Stepped(number):
             return number in leases and leases[number].stepped_by > 0
-        case Published(row=version):
+        case PushDone(row=version):
             return version in state.versions
         case Retire(through):
             return any(m.key == "retired_through" and m.value >= through for m in state.marks)

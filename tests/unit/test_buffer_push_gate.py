@@ -10,9 +10,9 @@ from agentrl.wire.messages import (
     Heartbeat,
     Lease,
     LeaseRequest,
+    MayPush,
     PeerLost,
-    PushGrant,
-    PushRequest,
+    PushGranted,
     TaskCredit,
     Tasks,
 )
@@ -27,7 +27,7 @@ def evaluate(b: Bench, size: int, *, pinned: bool = True, id: str = "e1") -> Non
 
 def grants(b: Bench, version: int = 2) -> int:
     """How often `version` was granted since the last look."""
-    return b.take("learner.1", PushGrant).count(PushGrant(version))
+    return b.take("learner.1", PushGranted).count(PushGranted(version))
 
 
 def pass_time(b: Bench, seconds: float, *peers: str) -> None:
@@ -43,7 +43,7 @@ def test_a_push_waits_until_the_pinned_evaluation_has_ended() -> None:
     b = bench()
     evaluate(b, 2)
     first, second = b.assigned("w0.1")
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     b.finish("w0.1", first.id)
     assert grants(b) == 0
     b.finish("w0.1", second.id)
@@ -56,7 +56,7 @@ def test_a_push_waits_once_for_all_sets_that_were_asked_for_together() -> None:
     b = bench()
     evaluate(b, 1, id="heldout@4")
     evaluate(b, 1, id="hard@4")
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     first, second = b.assigned("w0.1")
     b.finish("w0.1", first.id)
     assert grants(b) == 0
@@ -66,17 +66,17 @@ def test_a_push_waits_once_for_all_sets_that_were_asked_for_together() -> None:
 
 def test_a_push_waits_for_no_evaluation_that_is_not_pinned() -> None:
     b = bench()
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     assert grants(b) == 1, "nothing runs"
     evaluate(b, 2, pinned=False)
-    b.say("learner.1", PushRequest(3))
+    b.say("learner.1", MayPush(3))
     assert grants(b, 3) == 1
 
 
 def test_an_evaluation_that_fails_lets_the_push_go() -> None:
     b = bench()
     evaluate(b, 1)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     while episodes := b.assigned("w0.1"):
         assert grants(b) == 0
         b.finish("w0.1", episodes[0].id, outcome=Outcome.ENV_ERROR)
@@ -87,7 +87,7 @@ def test_an_evaluation_that_fails_lets_the_push_go() -> None:
 def test_an_evaluation_that_takes_down_its_workers_lets_the_push_go() -> None:
     b = bench()
     evaluate(b, 1)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     for incarnation in ("2", "3", "4"):
         assert grants(b) == 0
         b.say("driver.1", PeerLost("w0"))
@@ -99,18 +99,18 @@ def test_an_evaluation_that_takes_down_its_workers_lets_the_push_go() -> None:
 def test_a_drain_lets_the_push_go() -> None:
     b = bench()
     evaluate(b, 2)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     b.say("driver.1", Drain("interrupted", resumable=True))
     assert grants(b) == 1
     evaluate(b, 1, id="e2")
-    b.say("learner.1", PushRequest(3))
+    b.say("learner.1", MayPush(3))
     assert grants(b, 3) == 1, "nothing is played any more"
 
 
 def test_without_a_driver_nobody_wants_the_score_and_the_push_goes() -> None:
     b = bench(liveness_s=10.0)
     evaluate(b, 1)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     pass_time(b, 9, "w0.1", "learner.1")
     assert grants(b) == 0
     pass_time(b, 3, "w0.1", "learner.1")
@@ -122,7 +122,7 @@ def test_a_driver_that_is_back_has_its_evaluation_pinned_again() -> None:
     evaluate(b, 1)
     pass_time(b, 12, "w0.1", "learner.1")
     b.say("driver.1", Heartbeat())
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     assert grants(b) == 0
 
 
@@ -132,7 +132,7 @@ def test_an_evaluation_of_which_nothing_ends_holds_a_push_no_longer_than_its_pat
     evaluate(b, 2)
     first, _ = b.assigned("w0.1")
     pass_time(b, 300, *everybody)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     pass_time(b, 90, *everybody)
     b.finish("w0.1", first.id)
     pass_time(b, 90, *everybody)
@@ -144,15 +144,15 @@ def test_an_evaluation_of_which_nothing_ends_holds_a_push_no_longer_than_its_pat
 def test_a_restarted_buffer_holds_nothing_until_the_driver_asks_again() -> None:
     b = bench()
     evaluate(b, 1)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     b.core = BufferCore(b.core.settings, now=b.now)
     b.join("learner", "learner")
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     assert grants(b) == 1
     b.join("driver", "driver")
     b.join("w0", "worker")
     evaluate(b, 1)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     assert grants(b) == 0
 
 
@@ -160,13 +160,13 @@ def test_what_a_dead_learner_asked_for_is_not_granted_to_the_next() -> None:
     b = bench()
     evaluate(b, 1)
     (episode,) = b.assigned("w0.1")
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     b.join("learner", "learner", "2")
     b.finish("w0.1", episode.id)
     assert grants(b) == 0
-    assert b.take("learner.2", PushGrant) == []
-    b.say("learner.2", PushRequest(3))
-    assert b.take("learner.2", PushGrant) == [PushGrant(3)]
+    assert b.take("learner.2", PushGranted) == []
+    b.say("learner.2", MayPush(3))
+    assert b.take("learner.2", PushGranted) == [PushGranted(3)]
 
 
 def test_with_nothing_ahead_an_evaluation_ends_while_no_group_can_be_minted() -> None:
@@ -179,7 +179,7 @@ def test_with_nothing_ahead_an_evaluation_ends_while_no_group_can_be_minted() ->
     b.step(1)
     assert b.take("driver.1", TaskCredit) == [], "nothing more may be minted before the push"
     evaluate(b, 3)
-    b.say("learner.1", PushRequest(2))
+    b.say("learner.1", MayPush(2))
     episodes = b.assigned("w0.1")
     assert len(episodes) == 3
     for episode in episodes:

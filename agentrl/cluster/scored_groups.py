@@ -1,6 +1,6 @@
-"""Judged groups that wait for the function of `--rollout-all-samples-process-path`. Pure.
+"""Scored groups that wait for the function of `--rollout-all-samples-process-path`. Pure.
 
-    judged -> waiting -> ready -> taken      ready: a lease was made after it was judged
+    scored -> waiting -> ready -> taken      ready: a lease was made after it was scored
     waiting, ready -> dropped                no room: the oldest first, and counted
 
 A batch is what one call of the function is given: all groups of a lease that are still here.
@@ -8,13 +8,13 @@ A batch is what one call of the function is given: all groups of a lease that ar
 
 from collections import deque
 
-__all__ = ["MAX_WAITING_BYTES", "JudgedGroups"]
+__all__ = ["MAX_WAITING_BYTES", "ScoredGroups"]
 
 #: Most bytes of encoded groups that wait. Those that were taken are no longer counted.
 MAX_WAITING_BYTES = 128 * 1024**2
 
 
-class JudgedGroups:
+class ScoredGroups:
     """Encoded groups, of `max_bytes` at most. `num_dropped` counts those that had to make room."""
 
     def __init__(self, max_bytes: int = MAX_WAITING_BYTES) -> None:
@@ -30,15 +30,15 @@ class JudgedGroups:
         return len(self._newest) + sum(len(groups) for _, groups in self._waiting)
 
     def add(self, group: bytes) -> None:
-        """A group was judged."""
+        """A group was scored."""
         self._newest.append(group)
         self._num_bytes += len(group)
         while self._num_bytes > self._max_bytes:
             self._drop_oldest()
 
     def leased(self, number: int) -> None:
-        """Lease `number` was made: what was judged until now may be taken. Of a lease before which
-        nothing was judged there is nothing to take."""
+        """Lease `number` was made: what was scored until now may be taken. Of a lease before which
+        nothing was scored there is nothing to take."""
         if self._newest:
             self._waiting.append((number, self._newest))
             self._newest = deque()

@@ -3,7 +3,7 @@
 from agentrl.buffer import BufferCore
 from agentrl.buffer.rows import LedgerState, PeerRow
 from agentrl.types import VersionRow
-from agentrl.wire.messages import PeerLost, Publishing, Retire, Welcome
+from agentrl.wire.messages import AnnounceVersion, PeerLost, Retire, Welcome
 from tests.unit.buffer_bench import Bench, bench
 
 
@@ -31,7 +31,7 @@ def test_a_welcome_says_how_far_the_run_is() -> None:
 
 def test_weights_that_were_only_announced_are_not_published() -> None:
     b = bench()
-    b.say("learner.1", Publishing(VersionRow(2, 1, 0)))
+    b.say("learner.1", AnnounceVersion(VersionRow(2, 1, 0)))
     assert welcome(b).published_version == 1
 
 

@@ -1,10 +1,10 @@
 """Judged groups that wait for a lease, and for the function that is shown them."""
 
-from agentrl.cluster.judged_groups import JudgedGroups
+from agentrl.cluster.scored_groups import ScoredGroups
 
 
 def test_a_batch_has_what_was_judged_until_its_lease_was_made() -> None:
-    groups = JudgedGroups()
+    groups = ScoredGroups()
     groups.add(b"a")
     groups.add(b"b")
     assert groups.take() is None
@@ -18,13 +18,13 @@ def test_a_batch_has_what_was_judged_until_its_lease_was_made() -> None:
 
 
 def test_a_lease_before_which_nothing_was_judged_is_no_batch() -> None:
-    groups = JudgedGroups()
+    groups = ScoredGroups()
     groups.leased(1)
     assert groups.take() is None
 
 
 def test_the_oldest_make_room_and_are_counted() -> None:
-    groups = JudgedGroups(max_bytes=4)
+    groups = ScoredGroups(max_bytes=4)
     for each in (b"aa", b"b"):
         groups.add(each)
     groups.leased(1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentrl.clock import Clock
-from agentrl.learner.agreement import Rank, by_source
+from agentrl.learner.collective_errors import Rank, by_source
 from agentrl.learner.question import (
     Answer,
     AskLease,
@@ -23,7 +23,7 @@ from agentrl.learner.question import (
 )
 from agentrl.wire.messages import Heartbeat, Message, Republish, Welcome
 
-__all__ = ["TURN_S", "Asking", "LearnerPeer"]
+__all__ = ["TURN_S", "CollectiveRequest", "LearnerPeer"]
 
 #: Seconds of one bounded wait; also how soon a request to stop is seen.
 TURN_S = 2.0
@@ -55,7 +55,7 @@ class LearnerPeer(Protocol):
 
 
 @dataclass(eq=False)
-class Asking:
+class CollectiveRequest:
     """Asks on the source rank; the other ranks only listen."""
 
     _peer: LearnerPeer

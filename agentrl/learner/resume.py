@@ -16,10 +16,10 @@ from agentrl.config.first_weights import brings_optimizer
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.eval_weights import EVALUATED
-from agentrl.learner.agreement import by_source
 from agentrl.learner.backend import TrainBackend
 from agentrl.learner.checkpointing import CheckpointWriter, restore_newest
 from agentrl.learner.checkpoints import Checkpoint, require_covered
+from agentrl.learner.collective_errors import by_source
 from agentrl.learner.folders import mend
 from agentrl.learner.schedule import KEPT, Save
 from agentrl.numbered import candidates, is_numbered, literal, numbered, pattern_of

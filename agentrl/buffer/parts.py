@@ -1,37 +1,37 @@
-"""`Desks`: the parts of a core, and the few facts of a run that several of them read.
+"""`Parts`: the parts of a core, and the few facts of a run that several of them read.
 
-`state` holds the rows. A desk owns the rules of one thing: `claims` what workers hold, `leases`
-what the learner gets, `minter` where groups come from, `budget` after how many tokens none comes,
-`dropping` and `surplus` which are given up, `pushes` which wait, `reception` who is there; `news`
-and `figures` say what others hear of it.
+`state` holds the rows. A part owns the rules of one thing: `assignments` what workers hold,
+`leases` what the learner gets, `minter` where groups come from, `budget` after how many tokens none
+comes, `dropping` and `surplus` which are given up, `pushes` which wait, `sessions` who is there;
+`notifications` and `figures` say what others hear of it.
 
 What follows from every event, in this order:
 
-    judge orders -> drop -> budget -> lease -> surplus -> failures, fates, freed segments -> mint
+    scoring orders -> drop -> budget -> lease -> surplus -> failures, fates, freed segments -> mint
         -> assign -> push -> credit -> no more leases -> stuck, drained
 """
 
 from agentrl.buffer import admission
+from agentrl.buffer.assignments import Assignments
 from agentrl.buffer.budget import TokenBudget
-from agentrl.buffer.claims import ClaimDesk
-from agentrl.buffer.dropping import DropDesk
+from agentrl.buffer.dropping import Dropping
 from agentrl.buffer.episodes import assign
 from agentrl.buffer.figures import Figures
-from agentrl.buffer.leases import LeaseDesk
+from agentrl.buffer.leases import Leases
 from agentrl.buffer.minting import Minter
-from agentrl.buffer.news import News
+from agentrl.buffer.notifications import Notifications
 from agentrl.buffer.peers import Peers
-from agentrl.buffer.pushes import PushDesk
-from agentrl.buffer.reception import Reception
+from agentrl.buffer.push_gate import PushGate
 from agentrl.buffer.rows import LedgerState
+from agentrl.buffer.sessions import Sessions
 from agentrl.buffer.settings import BufferSettings
 from agentrl.buffer.state import State
-from agentrl.buffer.surplus import SurplusDesk
+from agentrl.buffer.surplus import Surplus
 
-__all__ = ["Desks"]
+__all__ = ["Parts"]
 
 
-class Desks:
+class Parts:
     """`draining`: why the run ends, once it does; `is_pausing`: another program will continue it;
     `drained_due`: the driver waits to hear that the drain is done."""
 
@@ -39,18 +39,18 @@ class Desks:
         self.settings = settings
         self.state = State(settings, ledger)
         self.peers = Peers(ledger.peers, now)
-        self.claims = ClaimDesk(self.state, self.peers)
-        self.budget = TokenBudget(self.state, self.claims)
+        self.assignments = Assignments(self.state, self.peers)
+        self.budget = TokenBudget(self.state, self.assignments)
         self.minter = Minter(self.state, ledger.stale)
-        self.surplus = SurplusDesk(self.state, self.claims, self.minter)
-        self.figures = Figures(self.state, self.peers, self.claims, self.minter, self.surplus)
-        self.leases = LeaseDesk(self.state, self.peers, self.figures)
-        self.dropping = DropDesk(self.state, self.minter)
-        self.pushes = PushDesk(self.state, self.claims.evaluations, self.peers)
-        self.reception = Reception(
-            self.state, self.peers, self.claims, self.leases, self.minter, self.pushes, now
+        self.surplus = Surplus(self.state, self.assignments, self.minter)
+        self.figures = Figures(self.state, self.peers, self.assignments, self.minter, self.surplus)
+        self.leases = Leases(self.state, self.peers, self.figures)
+        self.dropping = Dropping(self.state, self.minter)
+        self.pushes = PushGate(self.state, self.assignments.evaluations, self.peers)
+        self.sessions = Sessions(
+            self.state, self.peers, self.assignments, self.leases, self.minter, self.pushes, now
         )
-        self.news = News(self.state, self.claims.attempts)
+        self.notifications = Notifications(self.state, self.assignments.attempts)
         self.draining: str | None = None
         self.is_pausing = False
         self.drained_due = False
@@ -81,7 +81,7 @@ class Desks:
 
     def advance(self, now: float) -> None:
         """Do all that can be done now."""
-        self.claims.judges.order(self.peers)
+        self.assignments.scoring.order(self.peers)
         self._drop()
         if self.draining is None:
             self.budget.end()
@@ -89,23 +89,27 @@ class Desks:
         if not self.is_pausing and self.leases.fill(now, self.has_minted_all):
             self._drop()
             self.surplus.drop()
-        self.news.failures()
-        if self.news.fates():
+        self.notifications.failures()
+        if self.notifications.fates():
             self.state.sweep_segments()
-        self.news.store()
+        self.notifications.store()
         room = self._mint()
-        for queue in self.claims.queues.values():
+        for queue in self.assignments.queues.values():
             queue.wake(now)
         self._assign(room)
         self.pushes.grant(now)
         self._give_credit(room)
         if not self.is_pausing:
             self.leases.end(self.has_minted_all, self.draining, self.budget.reason)
-        if self.news.is_full and self.leases.waiting is not None and not self.has_minted_all:
-            self.news.stuck(self.room(store_bytes=0))
+        if (
+            self.notifications.is_full
+            and self.leases.waiting is not None
+            and not self.has_minted_all
+        ):
+            self.notifications.stuck(self.room(store_bytes=0))
         if self.drained_due:
             self.drained_due = False
-            self.news.drained()
+            self.notifications.drained()
 
     # ---- inside ----
 
@@ -119,16 +123,16 @@ class Desks:
         for mint in self.minter.mint(room):
             room -= 1
             for index in range(self.settings.n_samples_per_prompt):
-                self.claims.queues["train"].push(mint, index)
+                self.assignments.queues["train"].push(mint, index)
         return room
 
     def _assign(self, room: int) -> None:
         if self.draining is not None:
             return
-        state, claims = self.state, self.claims
+        state, assignments = self.state, self.assignments
         is_minted = self.minter.exhausted or room == 0
         is_at_rest = is_minted and len(state.ready) == len(state.unleased)
-        assign(state, claims.queues, claims.may_have, self.peers, is_at_rest)
+        assign(state, assignments.queues, assignments.may_have, self.peers, is_at_rest)
 
     def _give_credit(self, room: int) -> None:
         driver = self.driver()

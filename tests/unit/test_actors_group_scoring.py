@@ -10,46 +10,46 @@ import pytest
 
 from agentrl.actors.failures import Failures
 from agentrl.actors.filters.check_reward_nonzero_std import check_reward_nonzero_std
-from agentrl.actors.judge import FILTER, judge_group
+from agentrl.actors.group_scoring import FILTER, score_group
 from agentrl.errors import ConfigError
 from agentrl.shipped import FILTERS
 from agentrl.types import EpisodeSummary, Outcome, StopReason, Task
 from agentrl.user_code import load
 from agentrl.wire.frames import decode, encode
-from agentrl.wire.messages import Envelope, Judge, Verdict
+from agentrl.wire.messages import Envelope, GroupScore, ScoreGroup
 
 pytestmark = pytest.mark.anyio
 
 
-def order(*rewards: float) -> Judge:
+def order(*rewards: float) -> ScoreGroup:
     summaries = [
         EpisodeSummary(index, Outcome.DONE, StopReason.TERMINATED, reward, {})
         for index, reward in enumerate(rewards)
     ]
-    return Judge("00000001", Task("t", {}), summaries)
+    return ScoreGroup("00000001", Task("t", {}), summaries)
 
 
-def received(verdict: Verdict) -> Verdict:
+def received(score: GroupScore) -> GroupScore:
     """As the buffer reads it."""
-    envelope, _ = decode(encode(Envelope(1, 1, verdict)))
-    assert isinstance(envelope.body, Verdict)
+    envelope, _ = decode(encode(Envelope(1, 1, score)))
+    assert isinstance(envelope.body, GroupScore)
     return envelope.body
 
 
-async def judged(answer: object) -> Verdict:
+async def judged(answer: object) -> GroupScore:
     keep_filter: Any = lambda rewards, task: answer  # noqa: E731
-    return received(await judge_group(order(0.0, 1.0), keep_filter, Failures()))
+    return received(await score_group(order(0.0, 1.0), keep_filter, Failures()))
 
 
 async def test_without_a_filter_each_group_is_kept_with_its_own_rewards() -> None:
-    verdict = await judge_group(order(0.0, 1.0), None, Failures())
-    assert verdict == Verdict("00000001", [0.0, 1.0])
+    score = await score_group(order(0.0, 1.0), None, Failures())
+    assert score == GroupScore("00000001", [0.0, 1.0])
 
 
 async def test_groups_of_equal_rewards_are_dropped_with_the_reason() -> None:
-    verdict = await judge_group(order(1.0, 1.0), check_reward_nonzero_std, Failures())
-    assert (verdict.keep, verdict.reason, verdict.error) == (False, "zero_std_1", None)
-    assert (await judge_group(order(0.0, 1.0), check_reward_nonzero_std, Failures())).keep
+    score = await score_group(order(1.0, 1.0), check_reward_nonzero_std, Failures())
+    assert (score.keep, score.reason, score.error) == (False, "zero_std_1", None)
+    assert (await score_group(order(0.0, 1.0), check_reward_nonzero_std, Failures())).keep
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ async def test_groups_of_equal_rewards_are_dropped_with_the_reason() -> None:
     ],
 )
 async def test_decisions_of_these_forms_are_taken(answer: object, keep: bool, reason: str) -> None:
-    verdict = await judged(answer)
-    assert (verdict.keep, verdict.reason, verdict.error) == (keep, reason, None)
+    score = await judged(answer)
+    assert (score.keep, score.reason, score.error) == (keep, reason, None)
 
 
 @pytest.mark.parametrize("answer", [None, "yes", (), (True, "a", 2), 0.5, np.array([True, False])])
 async def test_any_other_answer_is_an_error_of_the_filter(answer: object) -> None:
-    verdict = await judged(answer)
-    assert not verdict.keep
-    assert "test_actors_judge" in str(verdict.error)
-    assert verdict.rewards == [0.0, 1.0]
+    score = await judged(answer)
+    assert not score.keep
+    assert "test_actors_group_scoring" in str(score.error)
+    assert score.rewards == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("error", [KeyError("\udcff"), StopIteration(), SystemExit(1)])
@@ -81,9 +81,9 @@ async def test_whatever_a_filter_raises_is_an_error_of_the_filter(error: BaseExc
     def broken(rewards: object, task: Task) -> bool:
         raise error
 
-    verdict = received(await judge_group(order(0.0, 1.0), broken, Failures()))
-    assert not verdict.keep
-    assert type(error).__name__ in str(verdict.error)
+    score = received(await score_group(order(0.0, 1.0), broken, Failures()))
+    assert not score.keep
+    assert type(error).__name__ in str(score.error)
 
 
 @pytest.fixture
@@ -95,15 +95,15 @@ def hung() -> Iterator[Callable[..., bool]]:
 
 
 async def test_a_filter_that_hangs_is_cut_and_named(hung: Callable[..., bool]) -> None:
-    verdict = await judge_group(order(0.0, 1.0), hung, Failures(), timeout_s=0.05)
-    assert not verdict.keep
-    assert "test_actors_judge.py:" in str(verdict.error)
-    assert "0.05 s" in str(verdict.error)
+    score = await score_group(order(0.0, 1.0), hung, Failures(), timeout_s=0.05)
+    assert not score.keep
+    assert "test_actors_group_scoring.py:" in str(score.error)
+    assert "0.05 s" in str(score.error)
 
 
 async def test_a_judgement_can_be_cancelled(hung: Callable[..., bool]) -> None:
     with anyio.move_on_after(0.05) as scope:
-        await judge_group(order(0.0, 1.0), hung, Failures())
+        await score_group(order(0.0, 1.0), hung, Failures())
     assert scope.cancelled_caught
 
 
@@ -113,7 +113,7 @@ async def test_a_filter_cannot_change_the_rewards() -> None:
         return True
 
     keep_filter: Any = meddle
-    assert (await judge_group(order(0.0, 1.0), keep_filter, Failures())).rewards == [0.0, 1.0]
+    assert (await score_group(order(0.0, 1.0), keep_filter, Failures())).rewards == [0.0, 1.0]
 
 
 def test_a_filter_path_that_leads_nowhere_is_refused() -> None:
@@ -129,7 +129,7 @@ async def test_what_a_filter_raises_is_in_the_worker_s_log_with_its_traceback_on
 
     failures = Failures()
     for _ in range(2):
-        await judge_group(order(0.0, 1.0), broken, failures)
+        await score_group(order(0.0, 1.0), broken, failures)
     said = [record for record in caplog.records if "group 00000001: env_error: " in record.message]
     assert ["KeyError: 'gold'" in record.message for record in said] == [True, True]
     assert [record.exc_info is not None for record in said] == [True, False]

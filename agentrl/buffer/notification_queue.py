@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from agentrl.wire.messages import Event
 
-__all__ = ["DriverEvents"]
+__all__ = ["NotificationQueue"]
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MAX_EVENTS = 4096
 
 
-class DriverEvents:
+class NotificationQueue:
     """A bounded queue. `dropped` counts the events of this process that no driver got."""
 
     def __init__(self, limit: int = MAX_EVENTS) -> None:

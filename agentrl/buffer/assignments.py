@@ -20,9 +20,8 @@ from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.episodes import EpisodeQueue
 from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.events import Stored
+from agentrl.buffer.group_scoring import GroupScoring
 from agentrl.buffer.ids import GroupKind, kind_of, mint_of
-from agentrl.buffer.judged import judged_group
-from agentrl.buffer.judging import JudgeDesk
 from agentrl.buffer.numbers import (
     num_sampled,
     report_defect,
@@ -32,15 +31,16 @@ from agentrl.buffer.numbers import (
 )
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.rows import EpisodeRow, StoredTrajectory
+from agentrl.buffer.scored import scored_group
 from agentrl.buffer.state import State
 from agentrl.buffer.suspects import Suspects
 from agentrl.types import EpisodeId, EpisodeReport, Fate, Outcome, PayloadRef, StopReason
-from agentrl.wire.messages import Cancel, Refused, Verdict
+from agentrl.wire.messages import Cancel, GroupScore, Refused
 
-__all__ = ["ClaimDesk"]
+__all__ = ["Assignments"]
 
 
-class ClaimDesk:
+class Assignments:
     """Claims of all workers, training and evaluation. `sampled_tokens` counts what engines sampled
     for every report that was taken, since this process began."""
 
@@ -54,7 +54,7 @@ class ClaimDesk:
         }
         self.attempts = Attempts()
         self.evaluations = Evaluations(state, self.queues["eval"])
-        self.judges = JudgeDesk(state, self.suspects)
+        self.scoring = GroupScoring(state, self.suspects)
         self.sampled_tokens = 0
         self._parked: dict[EpisodeId, tuple[Stored, float]] = {}
         for row in state.episodes.values():
@@ -121,21 +121,21 @@ class ClaimDesk:
         self._after(row, ended, report if report.outcome is Outcome.DONE else None)
         return refusal
 
-    def verdict(self, worker: str, verdict: Verdict) -> None:
-        """Take a verdict; one that nobody waits for changes nothing. One that cannot be used is
+    def score(self, worker: str, score: GroupScore) -> None:
+        """Take a score; one that nobody waits for changes nothing. One that cannot be used is
         told to the driver."""
-        mint = mint_of(verdict.group)
+        mint = mint_of(score.group)
         if mint is None or not groups.needs_judge(self._state, mint):
             return
         tells = self._state.settings.tells_judged
-        order = groups.judge_order(self._state, mint) if tells else None  # as long as it is there
-        defect = groups.take_verdict(self._state, mint, verdict)
+        order = groups.scoring_order(self._state, mint) if tells else None  # as long as it is there
+        defect = groups.take_score(self._state, mint, score)
         if defect is not None:
-            facts = {"group": verdict.group, "worker": worker, "error": defect}
-            self._state.notify("judging_failed", **facts)
+            facts = {"group": score.group, "worker": worker, "error": defect}
+            self._state.notify("scoring_failed", **facts)
         elif order is not None:
-            self._state.notify("judged", **asdict(judged_group(mint, order, verdict)))
-        self.judges.settle(mint, self._peers)
+            self._state.notify("scored", **asdict(scored_group(mint, order, score)))
+        self.scoring.settle(mint, self._peers)
 
     # ---- workers come and go ----
 
@@ -143,7 +143,7 @@ class ClaimDesk:
         """Whether an episode may be given to this worker, in view of who is suspected."""
         if id not in self.suspects:
             return True
-        alone = not self.judges.is_suspected(worker)
+        alone = not self.scoring.is_suspected(worker)
         return alone and self.suspects.may_join(id, worker.held)
 
     def lose(self, worker: Peer) -> None:
@@ -156,7 +156,7 @@ class ClaimDesk:
             self._lose_one(worker, id, charges.get(id, 0))
         if held:
             self._state.send(worker.connection, Cancel(held))
-        self.judges.lose(worker)
+        self.scoring.lose(worker)
 
     def reconcile(self, worker: Peer, running: list[EpisodeId]) -> None:
         """The same process is back: it keeps what it still plays, nothing else."""
@@ -168,13 +168,13 @@ class ClaimDesk:
             self._unplace(worker, id)
         if missing or unknown:
             self._state.send(worker.connection, Cancel(sorted(missing | unknown)))
-        self.judges.repeat(worker)
+        self.scoring.repeat(worker)
 
     def close_all(self, reason: str) -> None:
         """Every group that is not leased gets the fate cancelled."""
         for mint in sorted(self._state.unleased):
             groups.close(self._state, mint, Fate.CANCELLED, reason)
-            self.judges.settle(mint, self._peers)
+            self.scoring.settle(mint, self._peers)
 
     def cut(self, mints: Collection[int], fate: Fate, reason: str) -> None:
         """These groups end before their time, and whoever plays an episode of one stops."""
@@ -188,7 +188,7 @@ class ClaimDesk:
                 self._state.send(worker.connection, Cancel(held))
         for mint in sorted(mints):
             groups.close(self._state, mint, fate, reason)
-            self.judges.settle(mint, self._peers)
+            self.scoring.settle(mint, self._peers)
 
     def stop_playing(self) -> None:
         """Nothing is played any more, evaluations neither. That is no failure of an episode whose
@@ -254,7 +254,7 @@ class ClaimDesk:
         else:
             groups.conclude(self._state, row.mint)
             if groups.needs_judge(self._state, row.mint):
-                self.judges.add(row.mint)
+                self.scoring.add(row.mint)
 
     def _is_early(self, event: Stored) -> bool:
         """Whether a report names a version that nobody has announced yet."""

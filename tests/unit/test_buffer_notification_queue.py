@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from agentrl.buffer.driver_events import DriverEvents
+from agentrl.buffer.notification_queue import NotificationQueue
 from agentrl.wire.messages import Event
 
 
@@ -23,7 +23,7 @@ class Driver:
 
 
 def test_an_event_that_was_not_taken_is_offered_again_in_its_place() -> None:
-    events, driver = DriverEvents(), Driver(room=2)
+    events, driver = NotificationQueue(), Driver(room=2)
     for kind in "abcd":
         events.add(Event(kind))
     events.hand_over(driver.send)
@@ -37,7 +37,7 @@ def test_an_event_that_was_not_taken_is_offered_again_in_its_place() -> None:
 def test_dropped_events_are_counted_and_said_once_at_each_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    events, driver = DriverEvents(limit=2), Driver(room=9)
+    events, driver = NotificationQueue(limit=2), Driver(room=9)
     with caplog.at_level(logging.WARNING):
         for kind in "abcde":
             events.add(Event(kind))

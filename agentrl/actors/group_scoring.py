@@ -1,4 +1,4 @@
-"""The judge: the reward of each episode of a finished group, and whether the group is kept.
+"""Group scoring: the reward of each episode of a finished group, and whether the group is kept.
 
 Runs in an agent worker, on the buffer's order, because rewards and filters are user code: in a
 thread of its own, under a deadline. An error of that code is the group's fate (`env_error`), never
@@ -22,7 +22,7 @@ from agentrl.roles import POLICY, by_role
 from agentrl.shipped import FILTERS as FILTERS_SHIPPED
 from agentrl.types import Task
 from agentrl.user_code import Kind, Signature, hook, place_in
-from agentrl.wire.messages import Judge, Verdict
+from agentrl.wire.messages import GroupScore, ScoreGroup
 
 __all__ = [
     "FILTER",
@@ -31,7 +31,7 @@ __all__ = [
     "DynamicFilter",
     "FilterDecision",
     "check_reward_nonzero_std",  # documented here before filters had names
-    "judge_group",
+    "score_group",
 ]
 
 #: Entry point group under which packages announce filters.
@@ -43,7 +43,7 @@ FilterDecision = bool | tuple[bool, str]
 
 
 class DynamicFilter(Protocol):
-    """Keeps or drops a judged group; a reason may come with the answer. One with a parameter
+    """Keeps or drops a scored group; a reason may come with the answer. One with a parameter
     `roles` is told by name what the conversations of each role earned."""
 
     def __call__(self, rewards: Sequence[float], task: Task) -> FilterDecision: ...
@@ -64,21 +64,21 @@ FILTER: Kind[DynamicFilter | OfSamples] = hook(
 )
 
 
-async def judge_group(
-    order: Judge,
+async def score_group(
+    order: ScoreGroup,
     keep_filter: DynamicFilter | OfSamples | None,
     failures: Failures,
     timeout_s: float = FILTER_TIMEOUT_S,
     flags: RunConfig | None = None,
-) -> Verdict:
-    """The verdict on one group: each episode's own reward, then the filter. `flags`: those of the
+) -> GroupScore:
+    """The score of one group: each episode's own reward, then the filter. `flags`: those of the
     run, for a filter in slime's signature.
 
     A filter that misses the deadline is left behind in its thread. Raises nothing.
     """
     rewards = [summary.reward for summary in order.episodes]
     if keep_filter is None or not rewards:
-        return Verdict(order.group, rewards)
+        return GroupScore(order.group, rewards)
     with anyio.move_on_after(timeout_s):
         return await anyio.to_thread.run_sync(
             _apply,
@@ -91,16 +91,16 @@ async def judge_group(
             limiter=anyio.CapacityLimiter(1),  # not the tools': their threads may all be taken
         )
     error = f"the filter {place_in(keep_filter)} gave no answer within {timeout_s:g} s"
-    return failures.verdict(order.group, error, None, rewards)
+    return failures.score(order.group, error, None, rewards)
 
 
 def _apply(
     keep_filter: DynamicFilter | OfSamples,
-    order: Judge,
+    order: ScoreGroup,
     rewards: list[float],
     failures: Failures,
     flags: RunConfig,
-) -> Verdict:
+) -> GroupScore:
     try:
         if isinstance(keep_filter, OfSamples):
             keep, reason = _read(keep_filter.answer(flags, order))
@@ -114,8 +114,8 @@ def _apply(
     # alone in its thread: whatever is raised here, SystemExit too, is the filter's
     except BaseException as failure:
         error = f"the filter {place_in(keep_filter)} failed: {describe(failure)}"
-        return failures.verdict(order.group, error, failure, rewards)
-    return Verdict(order.group, rewards, keep=keep, reason=reason)
+        return failures.score(order.group, error, failure, rewards)
+    return GroupScore(order.group, rewards, keep=keep, reason=reason)
 
 
 def _read(answer: object) -> tuple[bool, str]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agentrl.errors import DataError, FencedError, PeerLostError
-from agentrl.learner import exchange
-from agentrl.learner.asking import TURN_S, Asking
-from agentrl.learner.exchange import RowClient
+from agentrl.learner import lease_client
+from agentrl.learner.collective_request import TURN_S, CollectiveRequest
+from agentrl.learner.lease_client import RowClient
 from agentrl.learner.question import RESEND_S, AskLease, StopRequested
 from agentrl.types import EpisodeId, LeaseHeader, PayloadRef, TrajectoryMeta, TrajectoryRow
 from agentrl.wire.messages import (
@@ -88,7 +88,7 @@ def ask(
     def stop() -> bool:
         return len(peer.timeouts) >= stop_after
 
-    asking = Asking(peer, backend, stop, clock)
+    asking = CollectiveRequest(peer, backend, stop, clock)
     return asking.ask(AskLease(number)), peer, backend
 
 
@@ -124,7 +124,7 @@ def test_what_goes_wrong_on_the_source_is_raised_on_every_rank(
     clock, source = ManualClock(), Source()
     for rank in (source, Listener(source)):
         peer = ScriptedPeer(clock, [answer])
-        asking = Asking(peer, rank, lambda: False, clock)
+        asking = CollectiveRequest(peer, rank, lambda: False, clock)
         with pytest.raises(error):
             asking.ask(AskLease(2))
 
@@ -162,8 +162,8 @@ def test_the_end_of_leases_and_a_request_to_stop_are_told_apart() -> None:
 def test_a_push_that_is_asked_for_is_heeded_once_by_every_rank() -> None:
     clock, source = ManualClock(), Source()
     peer = ScriptedPeer(clock, [Republish(4), Republish(4), lease(2)])
-    asking = Asking(peer, source, lambda: False, clock)
-    other = Asking(ScriptedPeer(clock, []), Listener(source), lambda: False, clock)
+    asking = CollectiveRequest(peer, source, lambda: False, clock)
+    other = CollectiveRequest(ScriptedPeer(clock, []), Listener(source), lambda: False, clock)
     assert asking.ask(AskLease(2)) == Republish(4)
     assert other.ask(AskLease(2)) == Republish(4)
     assert asking.ask(AskLease(2)) == lease(2), "what comes again was heeded"
@@ -172,7 +172,7 @@ def test_a_push_that_is_asked_for_is_heeded_once_by_every_rank() -> None:
 
 def test_a_learner_has_nothing_to_heed_that_was_asked_for_before_it_began() -> None:
     peer = ScriptedPeer(ManualClock(), [Republish(3), Republish(4)], republish=3)
-    asking = Asking(peer, Source(), lambda: False, ManualClock())
+    asking = CollectiveRequest(peer, Source(), lambda: False, ManualClock())
     assert asking.ask(AskLease(1)) == Republish(4)
     assert peer.sent == [LeaseRequest(1, republished=3)]
 
@@ -186,8 +186,8 @@ def test_a_refusal_is_an_error_and_a_fatal_one_fences() -> None:
 
 def test_rows_are_asked_for_in_bounded_chunks_and_damaged_ones_come_back_as_none() -> None:
     clock = ManualClock()
-    half = exchange.FETCH_BYTES // 2
-    rows = [row(0, half), row(1, half), row(2, 2 * exchange.FETCH_BYTES), row(3)]
+    half = lease_client.FETCH_BYTES // 2
+    rows = [row(0, half), row(1, half), row(2, 2 * lease_client.FETCH_BYTES), row(3)]
     answers: list[Answer] = [
         (Rows(1, missing=[1]), [b""] * 10),
         (Rows(2), [b""] * 5),
@@ -209,7 +209,7 @@ def test_a_fetch_is_repeated_after_a_reconnect_and_its_deadline_names_it() -> No
     silent = ScriptedPeer(clock, [])
     with pytest.raises(PeerLostError, match=r"did not answer fetch 1 \(1 payloads\) within 120 s"):
         RowClient(silent, clock).fetch([row(0)])
-    assert len(silent.sent) == 120 / exchange.RESEND_FETCH_S == 4
+    assert len(silent.sent) == 120 / lease_client.RESEND_FETCH_S == 4
 
 
 def test_a_fetch_whose_answer_was_dropped_is_sent_again() -> None:
@@ -217,7 +217,7 @@ def test_a_fetch_whose_answer_was_dropped_is_sent_again() -> None:
     peer = ScriptedPeer(clock, [None, (Rows(1), [b""] * 5), (Rows(1), [b""] * 5), None])
     client = RowClient(peer, clock)
     assert len(client.fetch([row(0)])) == 1
-    assert (clock.now(), len(peer.sent)) == (exchange.RESEND_FETCH_S, 2)
+    assert (clock.now(), len(peer.sent)) == (lease_client.RESEND_FETCH_S, 2)
     with pytest.raises(PeerLostError, match="fetch 2"):
         client.fetch([row(0)])  # the second answer to the first is none to this one
 

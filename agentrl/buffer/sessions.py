@@ -8,33 +8,33 @@ Silence is theirs alone: while this process itself stood still, for a slow disk 
 they said waits in the socket, and that time does not count.
 """
 
-from agentrl.buffer.claims import ClaimDesk
-from agentrl.buffer.leases import LeaseDesk
+from agentrl.buffer.assignments import Assignments
+from agentrl.buffer.leases import Leases
 from agentrl.buffer.minting import Minter
 from agentrl.buffer.peers import Peer, Peers
-from agentrl.buffer.pushes import PushDesk
+from agentrl.buffer.push_gate import PushGate
 from agentrl.buffer.state import State
 from agentrl.wire.messages import Hello, Refused, Welcome
 
-__all__ = ["Reception"]
+__all__ = ["Sessions"]
 
 
-class Reception:
-    """The rules of peers over the desks that must hear of them."""
+class Sessions:
+    """The rules of peers over the parts that must hear of them."""
 
     def __init__(
         self,
         state: State,
         peers: Peers,
-        claims: ClaimDesk,
-        leases: LeaseDesk,
+        assignments: Assignments,
+        leases: Leases,
         minter: Minter,
-        pushes: PushDesk,
+        pushes: PushGate,
         now: float,
     ) -> None:
         self._state = state
         self._peers = peers
-        self._claims = claims
+        self._assignments = assignments
         self._leases = leases
         self._minter = minter
         self._pushes = pushes
@@ -99,7 +99,7 @@ class Reception:
     def _resume(self, peer: Peer, hello: Hello, now: float) -> None:
         match peer.row.role:
             case "worker":
-                self._claims.reconcile(peer, hello.running)
+                self._assignments.reconcile(peer, hello.running)
             case "driver":
                 self._minter.forget_credit()
             case "learner":
@@ -132,7 +132,7 @@ class Reception:
         self._leases.replaced(old.name)
 
     def _lose(self, peer: Peer, why: str) -> None:
-        self._claims.lose(peer)
+        self._assignments.lose(peer)
         if peer.alive:
             peer.alive = False
             self._tell(peer, "lost", reason=why)

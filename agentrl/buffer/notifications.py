@@ -4,10 +4,10 @@ a drain done."""
 from agentrl.buffer.attempts import Attempts
 from agentrl.buffer.state import State
 
-__all__ = ["News"]
+__all__ = ["Notifications"]
 
 
-class News:
+class Notifications:
     """Tells each thing when it has changed; what was told is in memory only."""
 
     def __init__(self, state: State, attempts: Attempts) -> None:

@@ -14,9 +14,9 @@ import msgspec
 from agentrl.buffer.evaluations import Evaluations
 from agentrl.buffer.peers import Peer, Peers
 from agentrl.buffer.state import State
-from agentrl.wire.messages import Engines, LeaseRequest, PushGrant, PushRequest, Republish
+from agentrl.wire.messages import Engines, LeaseRequest, MayPush, PushGranted, Republish
 
-__all__ = ["PushDesk"]
+__all__ = ["PushGate"]
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class _Waiting(msgspec.Struct, frozen=True):
     version: int
 
 
-class PushDesk:
+class PushGate:
     """The push that waits, and how long nothing has moved that it waits for."""
 
     def __init__(self, state: State, evaluations: Evaluations, peers: Peers) -> None:
@@ -50,7 +50,7 @@ class PushDesk:
             self.republish = message
         self._tell()
 
-    def question(self, learner: Peer, message: LeaseRequest | PushRequest) -> None:
+    def question(self, learner: Peer, message: LeaseRequest | MayPush) -> None:
         """A learner asks, so that it listens, and says which push it has heeded."""
         self._asking, self._heeded = learner.row.epoch, message.republished
         self._tell()
@@ -74,7 +74,7 @@ class PushDesk:
         self._waiting = None
         learner = self._peers.sender(waiting.epoch)
         if learner is not None:
-            self._state.send(learner.connection, PushGrant(waiting.version))
+            self._state.send(learner.connection, PushGranted(waiting.version))
 
     def _is_held(self, now: float) -> bool:
         evaluations = self._evaluations

@@ -1,10 +1,10 @@
-"""Which groups wait for a verdict, and which worker was asked.
+"""Which groups wait for their scores, and which worker was asked.
 
-    every outcome in -> ordered(worker) -> verdict          (worker lost -> ordered elsewhere)
+    every outcome in -> ordered(worker) -> GroupScore       (worker lost -> ordered elsewhere)
 
-A judge that takes its worker down JUDGE_ATTEMPTS times ends the group instead of the run. One that
-was lost before, and an episode that was, are not given to the same worker: one pays for it, and it
-must be clear which.
+Scoring that takes its worker down SCORING_ATTEMPTS times ends the group instead of the run. A group
+whose scoring lost a worker, and an episode that did, are not given to the same worker: if it is
+lost too, it must be clear through which of them.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from agentrl.buffer.state import State
 from agentrl.buffer.suspects import Suspects
 from agentrl.types import Fate
 
-__all__ = ["JudgeDesk"]
+__all__ = ["GroupScoring"]
 
-JUDGE_ATTEMPTS = 3
+SCORING_ATTEMPTS = 3
 
 
-class JudgeDesk:
-    """Orders are volatile: a restarted buffer gives them again, and verdicts are idempotent."""
+class GroupScoring:
+    """Orders are volatile: a restarted buffer gives them again, and scores are idempotent."""
 
     def __init__(self, state: State, suspects: Suspects) -> None:
         self._state = state
@@ -35,39 +35,39 @@ class JudgeDesk:
         return len(self._waiting)
 
     def is_suspected(self, worker: Peer) -> bool:
-        """Whether this worker judges a group whose judge was lost before."""
-        return any(self._lost[mint] for mint in worker.judging)
+        """Whether this worker scores a group whose scoring lost a worker before."""
+        return any(self._lost[mint] for mint in worker.scoring)
 
     def add(self, mint: int) -> None:
         """A group whose episodes all have an outcome."""
         self._waiting.add(mint)
 
     def settle(self, mint: int, peers: Peers) -> None:
-        """The verdict is in, or the group has a fate."""
+        """The score is in, or the group has a fate."""
         self._waiting.discard(mint)
         del self._lost[mint]
         for peer in peers:
-            peer.judging.discard(mint)
+            peer.scoring.discard(mint)
 
     def lose(self, worker: Peer) -> None:
-        """The worker is gone: its groups are judged elsewhere."""
-        for mint in sorted(worker.judging):
+        """The worker is gone: its groups are scored elsewhere."""
+        for mint in sorted(worker.scoring):
             self._lost[mint] += 1
-            if self._lost[mint] < JUDGE_ATTEMPTS:
+            if self._lost[mint] < SCORING_ATTEMPTS:
                 self._waiting.add(mint)
                 continue
-            reason = f"judging took down {JUDGE_ATTEMPTS} workers"
+            reason = f"scoring took down {SCORING_ATTEMPTS} workers"
             groups.close(self._state, mint, Fate.ENV_ERROR, reason)
             del self._lost[mint]
-        worker.judging.clear()
+        worker.scoring.clear()
 
     def repeat(self, worker: Peer) -> None:
         """The worker reconnected: what it was told may be lost."""
-        self._waiting |= worker.judging
-        worker.judging.clear()
+        self._waiting |= worker.scoring
+        worker.scoring.clear()
 
     def order(self, peers: Peers) -> None:
-        """Ask the least busy judges."""
+        """Ask the least busy workers."""
         workers = peers.workers() if self._waiting else []
         if not workers:
             return
@@ -75,7 +75,7 @@ class JudgeDesk:
             fit = [w for w in workers if not self._lost[mint] or not self._suspects.any(w.held)]
             if not fit:
                 continue
-            worker = min(fit, key=lambda worker: len(worker.judging))
-            worker.judging.add(mint)
+            worker = min(fit, key=lambda worker: len(worker.scoring))
+            worker.scoring.add(mint)
             self._waiting.discard(mint)
-            self._state.send(worker.connection, groups.judge_order(self._state, mint))
+            self._state.send(worker.connection, groups.scoring_order(self._state, mint))

@@ -1,4 +1,4 @@
-"""Judging: what a group is judged on, and what verdicts, lost judges and filters make of it."""
+"""What a group is scored on, and what scores, lost workers and filters make of it."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from agentrl.bounds import MAX_ANSWERS_CHARS
 from agentrl.buffer.ledger import Ledger
 from agentrl.types import Fate, Outcome
-from agentrl.wire.messages import Judge, PeerLost, Refused, TaskCredit, Verdict
+from agentrl.wire.messages import GroupScore, PeerLost, Refused, ScoreGroup, TaskCredit
 from tests.unit.buffer_bench import bench
 
 
@@ -18,9 +18,9 @@ def test_a_group_with_enough_done_episodes_is_judged_on_those_alone() -> None:
     for episode in b.assigned("w0.1"):
         outcome = Outcome.POISON if episode.id.index == 1 else Outcome.DONE
         b.finish("w0.1", episode.id, outcome=outcome)
-    (order,) = b.take("w0.1", Judge)
+    (order,) = b.take("w0.1", ScoreGroup)
     assert [summary.index for summary in order.episodes] == [0, 2]
-    b.say("w0.1", Verdict(order.group, [0.5, 1.5]))
+    b.say("w0.1", GroupScore(order.group, [0.5, 1.5]))
     (group,) = b.lease(1).groups
     assert [id.index for id in group.episodes] == [0, 2]
     assert group.rewards == [0.5, 1.5]
@@ -41,10 +41,10 @@ def test_a_judge_is_asked_elsewhere_when_its_worker_is_lost() -> None:
     for worker in ("w0.1", "w1.1"):
         for episode in b.assigned(worker):
             b.finish(worker, episode.id)
-    asked = "w0.1" if b.take("w0.1", Judge) else "w1.1"
+    asked = "w0.1" if b.take("w0.1", ScoreGroup) else "w1.1"
     other = "w1.1" if asked == "w0.1" else "w0.1"
     b.say("driver.1", PeerLost(asked.removesuffix(".1")))
-    assert len(b.take(other, Judge)) == 1
+    assert len(b.take(other, ScoreGroup)) == 1
 
 
 def test_a_judge_that_takes_three_workers_down_ends_the_group() -> None:
@@ -58,21 +58,21 @@ def test_a_judge_that_takes_three_workers_down_ends_the_group() -> None:
 
 
 @pytest.mark.parametrize(
-    "verdict",
+    "score",
     [
-        Verdict("00000001", error="the judge raised"),
-        Verdict("00000001", [1.0]),
-        Verdict("00000001", [1.0, float("nan")]),
+        GroupScore("00000001", error="scoring raised"),
+        GroupScore("00000001", [1.0]),
+        GroupScore("00000001", [1.0, float("nan")]),
     ],
 )
-def test_a_verdict_that_cannot_be_used_is_an_environment_error(verdict: Verdict) -> None:
+def test_a_verdict_that_cannot_be_used_is_an_environment_error(score: GroupScore) -> None:
     b = bench()
     b.offer(1)
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id)
-    b.say("w0.1", verdict)
+    b.say("w0.1", score)
     assert b.core.state.fates == {Fate.ENV_ERROR: 1}
-    (told,) = b.told("judging_failed")
+    (told,) = b.told("scoring_failed")
     assert (told["group"], told["worker"]) == ("00000001", "w0")
     assert told["error"] == b.told("fates")[-1]["reasons"]["env_error"]
 
@@ -82,7 +82,7 @@ def test_a_verdict_that_cannot_be_read_ends_its_group_as_a_failed_judge_would() 
     b.offer(1)
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id)
-    (order,) = b.take("w0.1", Judge)
+    (order,) = b.take("w0.1", ScoreGroup)
     seq = b.garble("w0.1", group=order.group)
     assert b.take("w0.1", Refused) == [Refused("cannot be read", seq)]
     assert b.core.state.fates == {Fate.ENV_ERROR: 1}
@@ -107,7 +107,7 @@ def test_the_driver_is_told_of_each_judged_group_where_it_wants_to_be(keep: bool
         for episode in b.assigned("w0.1"):
             b.finish("w0.1", episode.id, answer=f"answer {episode.id.index}")
         b.judge_all("w0.1", keep=keep)
-        told = b.told("judged")
+        told = b.told("scored")
         assert len(told) == tells
         for group in told:
             assert (group["mint"], group["kept"]) == (1, keep)
@@ -121,8 +121,8 @@ def test_a_group_whose_judge_failed_is_not_told_as_judged() -> None:
     b.offer(1)
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id)
-    b.say("w0.1", Verdict("00000001", error="the judge raised"))
-    assert not b.told("judged")
+    b.say("w0.1", GroupScore("00000001", error="scoring raised"))
+    assert not b.told("scored")
 
 
 def test_a_group_that_is_dropped_without_rewards_is_told_with_its_own() -> None:
@@ -130,21 +130,21 @@ def test_a_group_that_is_dropped_without_rewards_is_told_with_its_own() -> None:
     b.offer(1)
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id, reward=0.25)
-    b.say("w0.1", Verdict("00000001", [], keep=False, reason="dull"))
-    (group,) = b.told("judged")
+    b.say("w0.1", GroupScore("00000001", [], keep=False, reason="dull"))
+    (group,) = b.told("scored")
     assert [each.reward for each in group["episodes"]] == [0.25, 0.25]
     assert group["reason"] == "dull"
 
 
 @pytest.mark.parametrize(
-    "verdict",
+    "score",
     [
-        Verdict("00000001", [1.0, 0.0]),
-        Verdict("00000001", [1.0, 0.0], keep=False, reason="dull"),
-        Verdict("00000001", error="the judge raised"),
+        GroupScore("00000001", [1.0, 0.0]),
+        GroupScore("00000001", [1.0, 0.0], keep=False, reason="dull"),
+        GroupScore("00000001", error="scoring raised"),
     ],
 )
-def test_what_episodes_said_is_kept_until_the_verdict(verdict: Verdict, tmp_path: Path) -> None:
+def test_what_episodes_said_is_kept_until_the_verdict(score: GroupScore, tmp_path: Path) -> None:
     b = bench()
     b.offer(1)
     for episode in b.assigned("w0.1"):
@@ -154,7 +154,7 @@ def test_what_episodes_said_is_kept_until_the_verdict(verdict: Verdict, tmp_path
         before = ledger.load_all()
         assert [row.answer for row in before.episodes] == ["four", "four"]
         b.rows.clear()
-        b.say("w0.1", verdict)
+        b.say("w0.1", score)
         ledger.commit(b.rows)
         after, restarted = ledger.load_all(), ledger.load()
     bare = [msgspec.structs.replace(row, answer="") for row in before.episodes]
@@ -172,7 +172,7 @@ def test_of_long_texts_a_judged_group_has_the_end() -> None:
     for episode in b.assigned("w0.1"):
         b.finish("w0.1", episode.id, answer="a" * MAX_ANSWERS_CHARS + "end")
     b.judge_all("w0.1")
-    (group,) = b.told("judged")
+    (group,) = b.told("scored")
     texts = [each.answer for each in group["episodes"]]
     assert sum(map(len, texts)) == MAX_ANSWERS_CHARS
     assert all(text.endswith("aend") for text in texts)

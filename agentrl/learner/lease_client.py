@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from agentrl.clock import Clock
 from agentrl.columns import COLUMNS, Column
 from agentrl.errors import DataError, PeerLostError
-from agentrl.learner.agreement import Rank, by_source
-from agentrl.learner.asking import LearnerPeer
+from agentrl.learner.collective_errors import Rank, by_source
+from agentrl.learner.collective_request import LearnerPeer
 from agentrl.learner.question import raise_if_refused
 from agentrl.learner.rows import Trajectory, decode_trajectory
 from agentrl.types import TrajectoryRow
