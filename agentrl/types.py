@@ -216,7 +216,7 @@ class EpisodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What group scoring sees of an episode. `answer` as in its report; `earned`: what each name did
+    """What scoring sees of an episode. `answer` as in its report; `earned`: what each name did
     under which the policy played, empty where that is `policy` alone; `sampled`: tokens"""
 
     index: int

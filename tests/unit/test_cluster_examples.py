@@ -71,7 +71,7 @@ def test_the_batch_script_starts_ray_on_every_node_and_the_program_on_the_first(
         ("start", "--address=10.0.0.1:6379", "--block"),
     }
     on = [word for words in calls if words[0] == "srun" for word in words if "nodelist" in word]
-    assert sorted(on) == ["--nodelist=n1", "--nodelist=n1", "--nodelist=n2"]
+    assert sorted(on) == ["--nodelist=n1"] * 3 + ["--nodelist=n2"]
     (doctor,) = [words for words in calls if words[0] == "agentrl"]
     assert doctor[1:4] == ["doctor", "--ray-address", "10.0.0.1:6379"]
     (program,) = [words for words in calls if words[0] == "python"]

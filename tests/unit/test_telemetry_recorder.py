@@ -288,7 +288,7 @@ def test_tensorboard_says_what_each_curve_means(
     tags = curves.Tags()["scalars"]
     said = {tag: curves.SummaryMetadata(tag).summary_description for tag in tags}
     assert said["rollout/bad_actions"] == "turns that name no action"
-    assert said["rollout/reward_mean"] == "Mean judged reward of the iteration's episodes"
+    assert said["rollout/reward_mean"] == "Mean scored reward of the iteration's episodes"
     assert said["eval/nq/score"] == "Mean reward of the evaluation set's episodes"
     assert said["rollout/unsaid"] == ""
     odd = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
