@@ -177,7 +177,8 @@ def section() -> Iterator[str]:
     yield ""
     yield from rows(("flag", "why"), sorted(_why(firsts).items()))
     yield ""
-    yield "The chat format that the models of these scripts have without a flag:"
+    yield "The chat format that the models of these scripts have without a flag. Of Kimi K2"
+    yield "Thinking no template was at hand; that of Kimi K2 Instruct stands for it:"
     yield ""
     yield from made_formats.table(checkpoint_of(one.recorded.argv) for one in supported)
 
