@@ -322,7 +322,7 @@ def credits_of(algorithm: Algorithm, group: GroupRows) -> list[Credit]:
         )
     for reward in group.rewards:
         if found := reward_defect(reward):
-            raise DataError(f"group {group.group}: a reward is {found}: check what scores it")
+            raise DataError(f"group {group.group}: a reward is {found}: check the reward function")
     group = shaped(algorithm.cfg, group)
     credits = list(algorithm.credit(group))
     if len(credits) != len(group.episodes):

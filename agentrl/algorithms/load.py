@@ -175,9 +175,9 @@ def _require_whole_logits(cfg: RunConfig) -> None:
         )
     if temperatures(cfg):
         raise ConfigError(
-            f"{loss} reads logits, which it would divide by one temperature, and parts of --env-mix"
-            " have their own; give them one, or write the loss as "
-            "fn(micro_batch, logprobs_T, entropy_T), which is given log-probabilities of them"
+            f"{loss} reads logits and would divide them by one temperature, and parts of --env-mix "
+            "have temperatures of their own; give all parts one, or write the loss as "
+            "fn(micro_batch, logprobs_T, entropy_T)"
         )
     if cfg.computes_exactly:
         raise ConfigError(

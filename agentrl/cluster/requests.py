@@ -46,6 +46,6 @@ class Requests:
 
     async def catch_up(self) -> None:
         """Wait until every event of the buffer up to now is in."""
-        echo = Barrier(uuid.uuid4().hex)
-        await self.ask(echo.id, echo)
-        await self.answered(echo.id, lambda state: echo.id in state.echoes)
+        barrier = Barrier(uuid.uuid4().hex)
+        await self.ask(barrier.id, barrier)
+        await self.answered(barrier.id, lambda state: barrier.id in state.echoes)

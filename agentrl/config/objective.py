@@ -92,8 +92,8 @@ def _about_served_teacher(config: RunConfig) -> Iterator[str]:
 
 
 def about_served_temperature(config: RunConfig) -> Iterator[str]:
-    """A teacher that is served tells what it is asked at temperature 1. Each part of a mixture has
-    a temperature."""
+    """A served teacher answers at temperature 1, so turns must be sampled at 1 too: those of the
+    run, or of a part of a mixture."""
     if config.has_served_teacher and config.scoring_temperature != 1:
         yield (
             f"--rollout-temperature {config.rollout_temperature:g} with --opd-type sglang: a served"

@@ -345,11 +345,7 @@ def _notes_on_parts(config: RunConfig, parts: Sequence[MixPart]) -> list[str]:
 def _about_part(part: MixPart, model: ModelSummary) -> Iterator[str]:
     """What the flags of one part make impossible, and rows that are not there."""
     own = part.config
-    for line in (
-        *about_sampling(own),
-        *about_served_temperature(own),
-        *about_lengths(own, model),
-    ):
+    for line in (*about_sampling(own), *about_served_temperature(own), *about_lengths(own, model)):
         yield f"{part.whose}: {line}"
     if part.config.prompt_data is not None:
         for line in _about_file("--prompt-data", part.config.prompt_data):

@@ -154,12 +154,22 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
         return TrainSequence(row, None)
     reasons_L = _played(row, trajectory, rules)
     if rules.temperatures:
-        heat = rules.temperatures[planned.part]
-        columns[TEMPERATURES] = np.full(length, heat, dtype=np.float32)
+        columns[TEMPERATURES] = np.full(length, _temperature(planned, rules), dtype=np.float32)
     _narrow(row, algorithm)
     columns["scored"] = columns["sampled"] | algorithm.needs.all_labels
     columns["scored"][-1] = False
     return TrainSequence(row, reasons_L)
+
+
+def _temperature(planned: PlannedRow, rules: BatchRules) -> float:
+    """That of its part. Raises DataError for a trajectory of none that the run has."""
+    if (found := rules.temperatures.get(planned.part)) is None:
+        raise DataError(
+            f"episode {planned.row.episode} is of part {planned.part!r}, and --env-mix has "
+            f"{', '.join(rules.temperatures)}: its temperature is not known; play it again, or "
+            "give the mixture that played it"
+        )
+    return found
 
 
 def _played(row: Row, trajectory: Trajectory, rules: BatchRules) -> npt.NDArray[np.uint8]:

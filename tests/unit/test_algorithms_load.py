@@ -65,6 +65,10 @@ def test_a_custom_loss_takes_the_credit_of_any_estimator_and_skips_nothing(tmp_p
     [
         ({"megatron": {"context_parallel_size": 2}}, "reads logits, and --context-parallel-size 2"),
         ({"true_on_policy_mode": True}, "reads logits, and --true-on-policy-mode computes"),
+        (
+            {"env_mix": {"parts": [{"name": "a", "prompt_data": "a.jsonl", "temperature": 0.7}]}},
+            "reads logits and would divide them by one temperature",
+        ),
     ],
 )
 def test_a_loss_that_reads_logits_is_refused_where_there_are_none(

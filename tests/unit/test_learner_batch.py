@@ -163,6 +163,9 @@ def test_tokens_of_a_part_bring_the_temperature_of_their_part() -> None:
         size = planned.row.meta.num_sampled
         trajectory = decode_trajectory(planned.row, buffers_of(response(size)))
         found[planned.part] = build_sequence(planned, trajectory, chosen).row.columns
+    other = BatchRules(3, usual.lineage, usual.algorithm, temperatures={"mild": 0.7})
+    with pytest.raises(DataError, match=r"is of part '\w+', and --env-mix has mild: its temp"):
+        build_sequence(planned, trajectory, other)
     assert {*found["cool"][TEMPERATURES].tolist()} == {0.5}
     assert found["hot"][TEMPERATURES].tolist() == [1.5] * 4
     assert TEMPERATURES not in example_sequence().row.columns

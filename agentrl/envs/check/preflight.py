@@ -131,8 +131,8 @@ def _named(whose: str) -> Iterator[None]:
 
 
 def _about_reward(config: RunConfig) -> Iterator[str]:
-    """A thought before the answer earns nothing by exact match: said before the training, not by
-    a flat reward."""
+    """A thought before the answer earns nothing by exact match. Said before the start, because a
+    run would show it only by a flat reward."""
     given = config.env_args.keys()
     if config.env not in ROW_ENVS:
         return
