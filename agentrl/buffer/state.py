@@ -123,7 +123,7 @@ class State:
             self.marks[row.key] = row.value
 
     def drop_answers(self, mint: int) -> None:
-        """No score on this open group comes any more, so nothing reads what its episodes said."""
+        """No score of this open group comes any more, so nothing reads what its episodes said."""
         for row in self.group_episodes(mint):
             if row.answer:
                 bare = msgspec.structs.replace(row, answer="")

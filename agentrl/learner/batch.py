@@ -162,7 +162,7 @@ def build_sequence(planned: PlannedRow, trajectory: Trajectory, rules: BatchRule
 
 
 def _temperature(planned: PlannedRow, rules: BatchRules) -> float:
-    """That of its part. Raises DataError for a trajectory of none that the run has."""
+    """The temperature of its part. Raises DataError if the run has no such part."""
     if (found := rules.temperatures.get(planned.part)) is None:
         raise DataError(
             f"episode {planned.row.episode} is of part {planned.part!r}, and --env-mix has "

@@ -21,7 +21,7 @@ from agentrl.learner.megatron.gpu_kernels import add_product, can_compile, compi
 
 __all__ = ["BLOCK_ELEMENTS", "logprobs_and_entropy", "scores_of_logits"]
 
-#: Of all tokens, or float32 [T].
+#: One number for all tokens, or one for each: float32 [T].
 Temperature = float | Tensor
 
 #: Logits that exist at a time: 256 MiB of float32, and on a GPU 512 MiB of bfloat16.
