@@ -99,7 +99,10 @@ def fuse_adam(adams: Iterable[Any]) -> None:
 
 
 def use_flash_attention(version: str) -> None:
-    """Have `torch.nn.attention.varlen` use that FlashAttention in this process; 2 is torch's own. Raises EnvironmentSetupError where its package cannot be used."""
+    """Have `torch.nn.attention.varlen` use that FlashAttention in this process; 2 is torch's own.
+
+    Raises EnvironmentSetupError if its package cannot be used.
+    """
     if version == "2":
         return
     try:
