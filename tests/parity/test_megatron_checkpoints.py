@@ -301,5 +301,5 @@ def test_every_layout_takes_what_plain_megatron_wrote_and_gives_it_back(
 ) -> None:
     """The checkpoint of two ranks, read by plain megatron-core: padding apart, the same weights."""
     model, _ = LAYOUTS[layout]
-    run_plain("load", home / layout, hf_model(model).directory, "unpadded")
+    run_plain("load", home / layout, hf_model(model).directory, "unpadded-te")
     assert_same(home / layout, plain(model, "layered"))

@@ -131,7 +131,7 @@ CASES = [
     ),
     Case(
         "custom-reward-post-process-path", "def f(groups)",
-        "return [[0.5] * len(group.rewards) for group in groups]", "at last it gave [[0.5,",
+        "return [[0.5] * len(group.rewards) for group in groups]", "its last result: [[0.5,",
         "return [[1.0]]", "there are rewards for [1] episodes",
     ),
     Case(
@@ -147,14 +147,14 @@ CASES = [
     Case(
         "custom-advantage-function-path", "def f(args, rollout_data)",
         "masks = rollout_data['loss_masks']\nrollout_data['advantages'] = [m * 1.0 for m in masks]",
-        "at last it gave [Tensor[",
+        "its last result: [Tensor[",
         "pass", 'rollout_data["advantages"] is no list of tensors',
     ),
     Case(
         "custom-loss-function-path", "def f(micro_batch, logprobs_T, entropy_T)",
         "loss = -(logprobs_T * micro_batch.columns['mask']).sum()\n"
         "return loss, {'loss': loss.detach()}",
-        "at last it gave [",
+        "its last result: [",
         "return logprobs_T, {}", "a finite scalar is wanted",
     ),
     Case(
@@ -172,7 +172,7 @@ CASES = [
     ),
     Case(
         "custom-tis-function-path", "def f(trained)",
-        "return trained.mu_K.exp()", "at last it gave Tensor[",
+        "return trained.mu_K.exp()", "its last result: Tensor[",
         "return trained.mu_K", "0 or more is wanted",
     ),
     Case(
@@ -183,7 +183,7 @@ CASES = [
     Case(
         "custom-pg-loss-reducer-function-path",
         "def f(total_lengths, response_lengths, loss_masks, calculate_per_token_loss)",
-        "return lambda losses: losses.sum() / 8", "at last it gave ",
+        "return lambda losses: losses.sum() / 8", "its last result: ",
         "return 3", "a function of the losses is wanted",
     ),
     Case(

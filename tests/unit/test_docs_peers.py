@@ -132,7 +132,7 @@ def test_a_configuration_file_of_a_peer_is_told_the_flag_of_each_setting(tmp_pat
         "experiment_name: agentrl calls it --run-id",
         "gconfig.n_samples: agentrl calls it --n-samples-per-prompt",
         "actor.optimizer.lr: agentrl calls it --lr",
-        "saver: AReaL has it; what it has that agentrl has too: docs/from-areal.md",
+        "saver: AReaL has it; settings of it that agentrl has too: docs/from-areal.md",
     ]
 
 
